@@ -1,0 +1,174 @@
+"""Reading the headers of the device code that nvcc embeds in a host file (sections .nv_fatbin,
+__nv_relfatbin).
+
+A section is a row of containers, one for each translation unit; a container is a row of entries, one for each
+architecture that the unit was compiled for. Only the headers are read, never the code.
+
+Layout, as written by nvcc 12.8 and 13.0 and read from their output (see `tests/unit/test_fatbin.py`); the
+names of the fields follow the public descriptions by the authors of Cricket (RWTH Aachen,
+`fatbin-decompress.h`):
+
+container: magic u32, version u16, header size u16, size of all entries u64
+entry: kind u16, version u16, header size u32, payload size u64, compressed size u32, options offset u32,
+       minor u16, major u16 (for PTX: the PTX ISA version), architecture u32, name offset u32, name length
+       u32, flags u64, unused u64, uncompressed size u64
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from crossgrade.inspect.elf import Source, UnreadableElfError
+
+MAGIC = 0xBA55ED50
+KINDS = {1: "ptx", 2: "sass", 8: "lto"}
+
+_CONTAINER = struct.Struct("<IHHQ")
+_ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+_FLAG_LZ4, _FLAG_ZSTD = 1 << 13, 1 << 15
+_FLAG_ARCHITECTURE_SPECIFIC, _FLAG_FAMILY_SPECIFIC = 1 << 20, 1 << 21
+# libcublasLt of CUDA 13 has 5,424 entries in 2,775 containers.
+_MAX_ENTRIES = 1 << 20
+# nvcc's device link step adds a cubin without any function to most files: 1.5 to 2 kB.
+_EMPTY_CUBIN_LIMIT = 1 << 14
+
+
+class UnreadableFatbinError(UnreadableElfError):
+    """The device code in a file cannot be read; `reason` is one line for people."""
+
+
+@dataclass(frozen=True)
+class FatbinEntry:
+    """One piece of device code.
+
+    ``architecture`` is 120 for sm_120 and compute_120, ``variant`` is ``""``, ``"a"`` or ``"f"``,
+    ``compression`` is ``""``, ``"lz4"`` or ``"zstd"``, sizes are in bytes, ``version`` is the PTX ISA version
+    of PTX, such as (9, 0). ``empty`` is True for machine code that holds no function at all.
+    """
+
+    kind: str
+    architecture: int
+    variant: str
+    compression: str
+    payload_size: int
+    uncompressed_size: int
+    version: tuple[int, int] | None
+    flags: int
+    empty: bool = False
+
+    @property
+    def name(self) -> str:
+        """As compilers write it: ``sm_120a``, ``compute_90``, ``lto_120``."""
+        prefix = {"ptx": "compute", "sass": "sm"}.get(self.kind, self.kind)
+        return f"{prefix}_{self.architecture}{self.variant}"
+
+
+@dataclass(frozen=True)
+class FatbinContainer:
+    """The device code of one translation unit; ``offset`` is its place in the file."""
+
+    offset: int
+    entries: tuple[FatbinEntry, ...]
+
+
+def read_fatbin(source: Source, offset: int, size: int) -> tuple[FatbinContainer, ...]:
+    """The containers in ``size`` bytes of the file from ``offset``.
+
+    Raises `UnreadableFatbinError` for anything else than whole, well-formed containers and zero padding.
+    """
+    try:
+        return _containers(source, offset, offset + size)
+    except UnreadableFatbinError:
+        raise
+    except UnreadableElfError as error:
+        raise UnreadableFatbinError(f"its device code is {error.reason}") from error
+
+
+def _containers(source: Source, offset: int, end: int) -> tuple[FatbinContainer, ...]:
+    found: list[FatbinContainer] = []
+    count = 0
+    while offset < end:
+        head = source.read(offset, min(16, end - offset))
+        if len(head) < 16 or head[:4] == b"\0\0\0\0":
+            step = len(head) - len(head.lstrip(b"\0"))
+            if step < len(head):
+                step -= step % 4
+            if step == 0:
+                raise UnreadableFatbinError("its device code ends in the middle of a header")
+            offset += step
+            continue
+        magic, version, header_size, size = _CONTAINER.unpack(head)
+        if magic != MAGIC or version != 1 or header_size < 16:
+            raise UnreadableFatbinError(f"its device code has an unknown header at {offset:#x}")
+        stop = offset + header_size + size
+        if stop > end:
+            raise UnreadableFatbinError("its device code is cut short")
+        entries = _entries(source, offset + header_size, stop)
+        count += len(entries) + 1
+        if count > _MAX_ENTRIES:
+            raise UnreadableFatbinError("it claims too many pieces of device code")
+        found.append(FatbinContainer(offset, entries))
+        offset = stop
+    return tuple(found)
+
+
+def _entries(source: Source, offset: int, stop: int) -> tuple[FatbinEntry, ...]:
+    found: list[FatbinEntry] = []
+    while offset < stop:
+        if stop - offset < _ENTRY.size:
+            raise UnreadableFatbinError("a piece of its device code has no room for its header")
+        fields = _ENTRY.unpack(source.read(offset, _ENTRY.size))
+        (
+            number,
+            _,
+            header_size,
+            payload,
+            compressed,
+            _,
+            minor,
+            major,
+            architecture,
+            _,
+            _,
+            flags,
+            _,
+            original,
+        ) = fields
+        following = offset + header_size + payload
+        if header_size < _ENTRY.size or following > stop:
+            raise UnreadableFatbinError("a piece of its device code is cut short")
+        kind = KINDS.get(number, f"kind{number}")
+        compression = "zstd" if flags & _FLAG_ZSTD else "lz4" if flags & _FLAG_LZ4 else ""
+        variant = "a" if flags & _FLAG_ARCHITECTURE_SPECIFIC else "f" if flags & _FLAG_FAMILY_SPECIFIC else ""
+        small = kind == "sass" and not compression and payload <= _EMPTY_CUBIN_LIMIT
+        found.append(
+            FatbinEntry(
+                kind=kind,
+                architecture=architecture,
+                variant=variant,
+                compression=compression,
+                payload_size=compressed if compression and 0 < compressed <= payload else payload,
+                uncompressed_size=original if compression else payload,
+                version=(major, minor) if kind == "ptx" else None,
+                flags=flags,
+                empty=small and _holds_no_function(source.read(offset + header_size, payload)),
+            )
+        )
+        if len(found) > _MAX_ENTRIES:
+            raise UnreadableFatbinError("it claims too many pieces of device code")
+        offset = following
+    return tuple(found)
+
+
+def _holds_no_function(cubin: bytes) -> bool:
+    """Whether a cubin, itself an ELF file, has no section with machine code."""
+    if len(cubin) < 64 or cubin[:4] != b"\x7fELF" or cubin[4] != 2:
+        return False
+    place, size, count = struct.unpack_from("<Q", cubin, 40)[0], *struct.unpack_from("<HH", cubin, 58)
+    if size != 64 or place + size * count > len(cubin):
+        return False
+    executable = 0x4  # SHF_EXECINSTR
+    return not any(
+        struct.unpack_from("<Q", cubin, place + 64 * index + 8)[0] & executable for index in range(count)
+    )
