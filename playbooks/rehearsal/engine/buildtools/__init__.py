@@ -1,0 +1,1 @@
+"""How the rehearsal engine's native code is compiled; used by ``hatch_build.py`` only."""
