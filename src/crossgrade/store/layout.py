@@ -1,0 +1,234 @@
+"""The store on disk: where everything lies, and reading and writing its records.
+
+    ROOT/store.json               schema, path of the active link
+    ROOT/journal.db  ROOT/lock
+    ROOT/generations/N/           generation.json  manifest.jsonl  venv/  caches/  verdicts/KEY.json
+    ROOT/toolkits/DIGEST/         a CUDA toolkit, shared by generations; toolkit.json marks it complete
+    ROOT/wheels/KEY/              a wheel that was built here; wheel.json marks it complete
+    ROOT/locks/DIGEST.json        resolved locks
+    ROOT/runs/ID/                 report.json and logs of a run
+    ROOT/tmp/                     work in progress; emptied by recovery
+
+A record is written after what it describes is complete and durable, so its presence is the proof.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crossgrade.errors import StoreError
+from crossgrade.gates.verdict import Verdict
+from crossgrade.jsontype import JSON
+from crossgrade.store.atomic import sync_directory, write_json
+from crossgrade.store.generation import Generation
+
+SCHEMA = 1
+_FOLDERS = ("generations", "toolkits", "wheels", "locks", "runs", "tmp")
+
+
+class Store:
+    """Paths and records of one store. Making one touches nothing; `create` makes the folders."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def exists(self) -> bool:
+        return (self.root / "store.json").is_file()
+
+    @property
+    def journal_path(self) -> Path:
+        return self.root / "journal.db"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def temporary(self) -> Path:
+        return self.root / "tmp"
+
+    def folder(self, number: int) -> Path:
+        """The folder of generation `number`, there or not."""
+        return self.root / "generations" / str(number)
+
+    def venv(self, number: int) -> Path:
+        """The venv of generation `number`: what the active link points at."""
+        return self.folder(number) / "venv"
+
+    def manifest_path(self, number: int) -> Path:
+        return self.folder(number) / "manifest.jsonl"
+
+    def toolkit(self, digest: str) -> Path:
+        return self.root / "toolkits" / digest
+
+    def wheel_folder(self, key: str) -> Path:
+        return self.root / "wheels" / key
+
+    def run_folder(self, run_id: str) -> Path:
+        return self.root / "runs" / run_id
+
+    def create(self) -> None:
+        """Make the store's folders, private to their owner. Harmless when they are there."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+        for name in _FOLDERS:
+            (self.root / name).mkdir(mode=0o700, exist_ok=True)
+        if not self.exists:
+            write_json(self.root / "store.json", {"schema": SCHEMA, "active_link": None})
+        else:
+            self._record()
+
+    def _record(self) -> dict[str, Any]:
+        record = read_record(self.root / "store.json")
+        if record.get("schema") != SCHEMA:
+            raise StoreError(
+                f"the store {self.root} has schema {record.get('schema')}, this crossgrade knows schema {SCHEMA}",
+                remedy="Use the crossgrade version that made it.",
+            )
+        return record
+
+    # ---- the active link
+
+    @property
+    def active_link(self) -> Path | None:
+        """The path that people use for the environment; None before anything was adopted."""
+        if not self.exists:
+            return None
+        link = self._record().get("active_link")
+        return Path(link) if link else None
+
+    def set_active_link(self, link: Path) -> None:
+        write_json(self.root / "store.json", {"schema": SCHEMA, "active_link": str(link)})
+
+    def active(self) -> int | None:
+        """The number of the generation that the active link points at, read from the disk; None when it is not ours."""
+        link = self.active_link
+        if link is None:
+            return None
+        try:
+            target = link.readlink()
+        except OSError:
+            return None
+        if target.name != "venv" or target.parent.parent != self.root / "generations":
+            return None
+        return int(target.parent.name) if target.parent.name.isdigit() else None
+
+    # ---- generations
+
+    def generations(self) -> list[Generation]:
+        """All recorded generations in order of number. Raises StoreError for a damaged record."""
+        folder = self.root / "generations"
+        if not folder.is_dir():
+            return []
+        numbers = sorted(int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit())
+        return [self.generation(number) for number in numbers if (self.folder(number) / "generation.json").exists()]
+
+    def generation(self, number: int) -> Generation:
+        """The record of one generation. Raises StoreError when there is none or it is damaged."""
+        path = self.folder(number) / "generation.json"
+        if not path.exists():
+            raise StoreError(
+                f"there is no generation {number} in {self.root}",
+                remedy="`crossgrade status` lists the generations that are there.",
+            )
+        try:
+            return Generation.from_json(read_record(path))
+        except (KeyError, TypeError) as error:
+            raise StoreError(f"the record {path} is damaged: {error!r}") from error
+
+    def next_number(self) -> int:
+        """The number that the next generation gets: one more than the highest folder there is."""
+        folder = self.root / "generations"
+        if not folder.is_dir():
+            return 1
+        return 1 + max((int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit()), default=0)
+
+    def write_generation(self, generation: Generation) -> None:
+        folder = self.folder(generation.number)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(folder.parent)
+        write_json(folder / "generation.json", generation.to_json())
+
+    def remove_generation(self, number: int) -> bool:
+        """Remove a generation's folder, its record last: a kill in between leaves it known. True when it was there.
+
+        Raises StoreError for the active generation, whatever the reason for removing it.
+        """
+        if self.active() == number:
+            raise StoreError(f"generation {number} is the active one: it is not removed")
+        folder = self.folder(number)
+        if not folder.exists():
+            return False
+        record = folder / "generation.json"
+        if record.exists():
+            self.write_generation(self.generation(number).with_state("building", manifest=""))
+        for entry in os.scandir(folder):
+            if entry.name != record.name:
+                remove_path(Path(entry.path))
+        remove_path(folder)
+        sync_directory(folder.parent)
+        return True
+
+    # ---- verdicts
+
+    def _verdict_path(self, number: int, key: str) -> Path:
+        return self.folder(number) / "verdicts" / f"{key}.json"
+
+    def verdict(self, number: int, key: str) -> Verdict | None:
+        path = self._verdict_path(number, key)
+        return Verdict.from_json(read_record(path)) if path.exists() else None
+
+    def verdicts(self, number: int) -> list[Verdict]:
+        """All recorded verdicts of a generation, by name of gate."""
+        folder = self.folder(number) / "verdicts"
+        found = [Verdict.from_json(read_record(path)) for path in folder.glob("*.json")] if folder.is_dir() else []
+        return sorted(found, key=lambda verdict: verdict.gate)
+
+    def write_verdict(self, number: int, key: str, verdict: Verdict) -> None:
+        path = self._verdict_path(number, key)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_json(path, verdict.to_json())
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of the store. Raises StoreError when it is damaged."""
+    try:
+        value: JSON = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise StoreError(f"the record {path} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise StoreError(f"the record {path} is damaged: an object was expected")
+    return dict(value)
+
+
+def remove_path(path: Path) -> bool:
+    """Remove a file, a link or a whole folder. True when it was there. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+        return True
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def generation_environment(store: Store, generation: Generation) -> Mapping[str, str]:
+    """The variables for whatever runs from a generation: its own, and a place inside it for every JIT cache.
+
+    A kernel that the old toolkit compiled can then never be loaded by the new one. The cache variables are
+    data: `knowledge/caches.yml`.
+    """
+    from crossgrade.knowledge import table  # YAML is only needed here
+
+    caches = store.folder(generation.number) / "caches"
+    environment = {str(row["variable"]): str(caches / str(row["folder"])) for row in table("caches")}
+    environment["VIRTUAL_ENV"] = str(store.venv(generation.number))
+    environment.update(generation.environment)
+    return environment
