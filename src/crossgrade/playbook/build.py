@@ -1,0 +1,247 @@
+"""From the data of a playbook file to plays, blocks and tasks. It notes every problem and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from crossgrade.playbook.argument_types import shown
+from crossgrade.playbook.build_task import ModuleCatalogue, TaskReader
+from crossgrade.playbook.model import (
+    Block,
+    Condition,
+    Environment,
+    Play,
+    Playbook,
+    Step,
+    Task,
+    Templated,
+    VariableSpots,
+)
+from crossgrade.playbook.positions import PlaybookErrors, Source, Spot
+from crossgrade.playbook.schema import KEYWORDS, PLAYBOOK_STATEMENTS_LATER, On
+from crossgrade.playbook.suggest import did_you_mean, listing
+from crossgrade.playbook.values import Reader
+
+BLOCK_SECTIONS = ("block", "rescue", "always")
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a play or block hands down to what is inside it."""
+
+    when: tuple[Condition, ...] = ()
+    tags: tuple[str, ...] = ()
+    environment: tuple[Environment, ...] = ()
+    notify: tuple[str, ...] = ()
+    vars: Mapping[str, Any] | None = None
+    vars_spots: tuple[Spot, ...] = ()
+    flags: Mapping[str, Templated] | None = None
+
+
+FLAGS = ("any_errors_fatal", "ignore_errors", "no_log", "check_mode", "diff")
+
+
+def build_playbook(source: Source, file: Path, modules: ModuleCatalogue) -> Playbook:
+    """The playbook in `source`. Raises PlaybookErrors with every problem that can be seen without running."""
+    reader = Reader()
+    builder = _Builder(reader, modules)
+    plays = builder.plays(Spot(source), source.root.value)
+    if reader.problems:
+        raise PlaybookErrors(reader.problems)
+    return Playbook(file, plays)
+
+
+class _Builder:
+    def __init__(self, reader: Reader, modules: ModuleCatalogue) -> None:
+        self.reader = reader
+        self.tasks = TaskReader(reader, modules)
+
+    def plays(self, spot: Spot, value: Any) -> tuple[Play, ...]:
+        if not isinstance(value, list) or not value:
+            got = "an empty file" if value in (None, []) else shown(value)
+            self.reader.note(spot, f"expected a list of plays (`- hosts: …`), got {got}")
+            return ()
+        plays = [self.play(spot.at(at), item, f"play{at}") for at, item in enumerate(value)]
+        return tuple(play for play in plays if play is not None)
+
+    def play(self, spot: Spot, value: Any, uid: str) -> Play | None:
+        note = self.reader.note
+        if not isinstance(value, dict):
+            self.reader.expected(spot, "a play (`hosts: …`)", value)
+            return None
+        for statement, instead in PLAYBOOK_STATEMENTS_LATER.items():
+            if statement in value:
+                note(spot.at(statement), f"Ansible's `{statement}` is not supported here yet", instead, key=True)
+                return None
+        if "hosts" not in value and self.tasks.looks_like_task(value):
+            note(
+                spot,
+                "this is a task, where a play was expected",
+                "Tasks stand below `tasks:` in a play: `- hosts: localhost`, `  tasks:`, `    - …`.",
+            )
+            return None
+        self.check_keywords(spot, value, "play")
+        if "hosts" not in value:
+            note(spot, "the play has no `hosts`", "For this machine: `hosts: localhost`.")
+        read = _Keywords(self.reader, spot, value)
+        flags: dict[str, Any] = {name: read.boolean(name) for name in FLAGS}
+        inherited = Inherited(tags=read.tags(), environment=read.environment(), flags=flags, vars={}, vars_spots=())
+        sections: dict[str, Any] = {
+            name: self.steps(spot.at(name), value.get(name), inherited, f"{uid}/{name}", "task")
+            for name in ("pre_tasks", "tasks", "post_tasks")
+        }
+        handlers = self.steps(spot.at("handlers"), value.get("handlers"), inherited, f"{uid}/handlers", "handler")
+        connection = read.text("connection") or None
+        choices = KEYWORDS["play"]["connection"].choices
+        if connection is not None and connection not in choices:
+            note(spot.at("connection"), f"`connection`: expected one of {listing(choices)}")
+        hosts = self.reader.texts(spot.at("hosts"), value.get("hosts"), split=False)
+        if "hosts" in value and not hosts:
+            note(spot.at("hosts"), "`hosts` is empty", "For this machine: `hosts: localhost`.", key=True)
+        return Play(
+            uid=uid,
+            name=read.text("name"),
+            hosts=hosts,
+            spot=spot,
+            vars=self.reader.variables(spot.at("vars"), value.get("vars")),
+            vars_files=self.reader.texts(spot.at("vars_files"), value.get("vars_files")),
+            gather_facts=read.boolean("gather_facts"),
+            handlers=tuple(step for step in handlers if isinstance(step, Task)),
+            environment=inherited.environment,
+            tags=inherited.tags,
+            connection=connection,
+            force_handlers=read.boolean("force_handlers"),
+            **flags,
+            **sections,
+        )
+
+    def check_keywords(self, spot: Spot, value: Mapping[Any, Any], place: On) -> None:
+        """Note each key that is no keyword of a play or block, or not one yet."""
+        keywords = KEYWORDS[place]
+        for key in value:
+            known = keywords.get(key) if isinstance(key, str) else None
+            here = spot.at(key)
+            if known is None:
+                self.unknown_key(here, key, place)
+            elif not known.supported:
+                self.reader.note(here, f"Ansible keyword `{key}` is not supported here yet", known.instead, key=True)
+
+    def unknown_key(self, here: Spot, key: Any, place: On) -> None:
+        elsewhere = [other for other in KEYWORDS if isinstance(key, str) and key in KEYWORDS[other]]
+        if elsewhere:
+            remedy = f"`{key}` is a keyword of a {' or '.join(elsewhere)}: check the indentation."
+        elif isinstance(key, str) and self.tasks.short_name(key) in self.tasks.catalogue.names:
+            remedy = f"`{key}` is a module: it belongs into a task of its own."
+        else:
+            remedy = did_you_mean(str(key), KEYWORDS[place])
+        self.reader.note(here, f"a {place} has no keyword `{key}`", remedy, key=True)
+
+    def steps(self, spot: Spot, value: Any, inherited: Inherited, uid: str, place: On) -> tuple[Step, ...]:
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            hint = "Each task starts with `- `." if isinstance(value, dict) else ""
+            self.reader.expected(spot, "a list of tasks", value, hint)
+            return ()
+        found: list[Step] = []
+        for at, item in enumerate(value):
+            step = self.step(spot.at(at), item, inherited, f"{uid}/{at}", place)
+            if step is not None:
+                found.append(step)
+        return tuple(found)
+
+    def step(self, spot: Spot, value: Any, inherited: Inherited, uid: str, place: On) -> Step | None:
+        if not isinstance(value, dict):
+            self.reader.expected(spot, "a task (`module: arguments`)", value)
+            return None
+        if any(section in value for section in BLOCK_SECTIONS):
+            if place == "handler":
+                self.reader.note(spot, "a block cannot stand among the handlers here yet", "Write its tasks singly.")
+                return None
+            return self.block(spot, value, inherited, uid)
+        task = self.tasks.task(spot, value, uid, place)
+        return None if task is None else _hand_down(task, inherited)
+
+    def block(self, spot: Spot, value: Mapping[str, Any], inherited: Inherited, uid: str) -> Block:
+        self.check_keywords(spot, value, "block")
+        if "block" not in value:
+            section = next(name for name in BLOCK_SECTIONS if name in value)
+            self.reader.note(
+                spot.at(section),
+                f"`{section}` without `block`",
+                "Put the tasks that may fail below `block:`.",
+                key=True,
+            )
+        read = _Keywords(self.reader, spot, value)
+        own_flags = {name: read.boolean(name) for name in FLAGS}
+        handed_down = inherited.flags or {}
+        own_vars = self.reader.variables(spot.at("vars"), value.get("vars"))
+        inner = Inherited(
+            when=inherited.when + read.conditions("when"),
+            tags=_united(inherited.tags, read.tags()),
+            environment=inherited.environment + read.environment(),
+            notify=inherited.notify + read.texts("notify"),
+            vars={**(inherited.vars or {}), **own_vars},
+            vars_spots=((spot.at("vars"),) if own_vars else ()) + inherited.vars_spots,
+            flags={name: handed_down.get(name) if flag is None else flag for name, flag in own_flags.items()},
+        )
+        sections: dict[str, Any] = {
+            name: self.steps(spot.at(name), value.get(name), inner, f"{uid}/{name}", "task") for name in BLOCK_SECTIONS
+        }
+        return Block(uid, read.text("name"), spot, **sections)
+
+
+def _united(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(outer + inner))
+
+
+def _hand_down(task: Task, inherited: Inherited) -> Task:
+    flags = inherited.flags or {}
+    own_flags: dict[str, Any] = {name: flags.get(name) for name in FLAGS if getattr(task, name) is None}
+    spots = task.vars_spots.mappings if task.vars_spots else ()
+    return replace(
+        task,
+        when=inherited.when + task.when,
+        tags=_united(inherited.tags, task.tags),
+        environment=inherited.environment + task.environment,
+        notify=inherited.notify + task.notify,
+        vars={**(inherited.vars or {}), **task.vars},
+        vars_spots=VariableSpots(spots + inherited.vars_spots) if spots or inherited.vars_spots else None,
+        **own_flags,
+    )
+
+
+class _Keywords:
+    """Reads the keywords of one play or block by name."""
+
+    def __init__(self, reader: Reader, spot: Spot, value: Mapping[str, Any]) -> None:
+        self._reader = reader
+        self._spot = spot
+        self._value = value
+
+    def _read(self, name: str, read: Callable[[Spot, Any], Any]) -> Any:
+        return read(self._spot.at(name), self._value.get(name))
+
+    def text(self, name: str) -> str:
+        return str(self._read(name, self._reader.text))
+
+    def boolean(self, name: str) -> Templated:
+        found: Templated = self._read(name, self._reader.boolean)
+        return found
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        return self._reader.texts(self._spot.at(name), self._value.get(name))
+
+    def conditions(self, name: str) -> tuple[Condition, ...]:
+        if name not in self._value:
+            return ()
+        return self._reader.conditions(self._spot.at(name), self._value[name])
+
+    def tags(self) -> tuple[str, ...]:
+        return self._reader.texts(self._spot.at("tags"), self._value.get("tags"), split=True)
+
+    def environment(self) -> tuple[Environment, ...]:
+        return self._reader.environment(self._spot.at("environment"), self._value.get("environment"))

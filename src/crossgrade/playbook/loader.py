@@ -1,0 +1,69 @@
+"""Reading playbooks and files of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossgrade.playbook.build_task import ModuleCatalogue
+from crossgrade.playbook.model import Playbook
+from crossgrade.playbook.positions import PlaybookErrors, Spot
+from crossgrade.playbook.yamltext import parse_yaml, read_text
+
+__all__ = ["ModuleCatalogue", "Variables", "load_playbook", "load_variables", "peek_variables"]
+
+
+@dataclass(frozen=True)
+class Variables:
+    """The variables of a file, raw, and where they stand."""
+
+    values: Mapping[str, Any]
+    spot: Spot
+
+
+def load_playbook(file: Path, modules: ModuleCatalogue) -> Playbook:
+    """The playbook in a file.
+
+    Raises PlaybookErrors (exit code 4) with every problem that can be seen without running it, and PlaybookError
+    when the file cannot be read at all.
+    """
+    from crossgrade.playbook.build import build_playbook
+
+    source = parse_yaml(read_text(file), str(file))
+    return build_playbook(source, file, modules)
+
+
+def load_variables(file: Path) -> Variables:
+    """The variables in a YAML or JSON file (`vars_files`, `-e @FILE`, `group_vars`). Raises PlaybookError."""
+    source = parse_yaml(read_text(file), str(file))
+    return variables_of(Spot(source))
+
+
+def variables_of(spot: Spot) -> Variables:
+    """The variables of a document. An empty one has none. Raises PlaybookErrors."""
+    from crossgrade.playbook.values import Reader
+
+    reader = Reader()
+    values = reader.variables(spot, spot.node.value)
+    if reader.problems:
+        raise PlaybookErrors(reader.problems)
+    return Variables(values, spot)
+
+
+def peek_variables(file: Path) -> dict[str, Any]:
+    """The `vars` of all plays, raw; of two with one name, the first play's. It checks nothing else.
+
+    For commands that must be quick and only need to find the store. Raises PlaybookError for a file that cannot
+    be read or is not YAML.
+    """
+    source = parse_yaml(read_text(file), str(file))
+    found: dict[str, Any] = {}
+    plays = source.root.value
+    for play in plays if isinstance(plays, list) else []:
+        own = play.get("vars") if isinstance(play, dict) else None
+        if isinstance(own, dict):
+            for name, value in own.items():
+                found.setdefault(name, value)
+    return found

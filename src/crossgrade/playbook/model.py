@@ -1,0 +1,175 @@
+"""A playbook as data: what the loader makes and the engine walks.
+
+Templates in it are not expanded. Keywords that Ansible hands down (from play to block to task) have been
+handed down already, so that a task can be run without looking at what is around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crossgrade.playbook.positions import Spot
+
+Templated = bool | str | None
+"""True or false, text with a template in it, or None where the playbook does not say."""
+
+Condition = str | bool
+Environment = str | Mapping[str, Any]
+"""A mapping of environment variables, or a template that gives one."""
+
+
+@dataclass(frozen=True)
+class LoopControl:
+    """`loop_control`. `pause` is in seconds and, like `label`, may hold a template."""
+
+    loop_var: str = "item"
+    index_var: str | None = None
+    label: Any = None
+    pause: Any = 0
+    extended: Templated = False
+
+
+@dataclass(frozen=True)
+class VariableSpots:
+    """Where the variables of a task stand: its own `vars`, then those of the blocks around it."""
+
+    mappings: tuple[Spot, ...]
+
+    def at(self, *keys: Hashable) -> Spot:
+        for spot in self.mappings:
+            entries = spot.node.entries
+            if keys and entries is not None and keys[0] in entries:
+                return spot.at(*keys)
+        return self.mappings[0]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task or handler. `uid` is the path to it in the playbook: `play0/tasks/3/block/1`.
+
+    `arguments` are raw; `when` holds the conditions of the blocks around it first. Of `environment`, later
+    ones win. `delay` and `pause` are seconds.
+    """
+
+    uid: str
+    name: str
+    module: str
+    arguments: Mapping[str, Any]
+    spot: Spot = field(repr=False)
+    module_key: str = ""
+    vars: Mapping[str, Any] = field(default_factory=dict)
+    vars_spots: VariableSpots | None = field(default=None, repr=False, compare=False)
+    when: tuple[Condition, ...] = ()
+    changed_when: tuple[Condition, ...] = ()
+    failed_when: tuple[Condition, ...] = ()
+    until: tuple[Condition, ...] = ()
+    retries: int | str | None = None
+    delay: float | str | None = None
+    loop: Any = None
+    loop_control: LoopControl = LoopControl()
+    register: str | None = None
+    environment: tuple[Environment, ...] = ()
+    tags: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
+    listen: tuple[str, ...] = ()
+    ignore_errors: Templated = None
+    no_log: Templated = None
+    check_mode: Templated = None
+    diff: Templated = None
+    any_errors_fatal: Templated = None
+
+    @property
+    def display_name(self) -> str:
+        """The name as written, or the module's name where there is none."""
+        return self.name or self.module
+
+    def spot_of(self, *keys: Hashable) -> Spot:
+        """Where a keyword stands: `("when",)`, or an argument: `("arguments", "src")`."""
+        if not keys or keys[0] != "arguments":
+            return self.spot.at(*keys)
+        rest = keys[1:]
+        extra = self.spot.at("args")
+        if rest and extra.node.entries is not None and rest[0] in extra.node.entries:
+            return extra.at(*rest)
+        return self.spot.at(self.module_key or self.module, *rest)
+
+
+@dataclass(frozen=True)
+class Block:
+    """`block`, `rescue` and `always`. Its other keywords are in its tasks already."""
+
+    uid: str
+    name: str
+    spot: Spot = field(repr=False)
+    block: tuple[Step, ...] = ()
+    rescue: tuple[Step, ...] = ()
+    always: tuple[Step, ...] = ()
+
+
+Step = Task | Block
+
+
+@dataclass(frozen=True)
+class Play:
+    """One play. `hosts` are patterns as in `--limit`; `vars_files` are paths relative to the playbook."""
+
+    uid: str
+    name: str
+    hosts: tuple[str, ...]
+    spot: Spot = field(repr=False)
+    vars: Mapping[str, Any] = field(default_factory=dict)
+    vars_files: tuple[str, ...] = ()
+    gather_facts: Templated = None
+    pre_tasks: tuple[Step, ...] = ()
+    tasks: tuple[Step, ...] = ()
+    post_tasks: tuple[Step, ...] = ()
+    handlers: tuple[Task, ...] = ()
+    environment: tuple[Environment, ...] = ()
+    tags: tuple[str, ...] = ()
+    connection: str | None = None
+    any_errors_fatal: Templated = None
+    ignore_errors: Templated = None
+    no_log: Templated = None
+    check_mode: Templated = None
+    diff: Templated = None
+    force_handlers: Templated = None
+
+    @property
+    def display_name(self) -> str:
+        return self.name or ", ".join(self.hosts)
+
+    def sections(self) -> Iterator[tuple[str, tuple[Step, ...]]]:
+        """The lists of tasks in the order in which they run; handlers run at the end of each."""
+        yield "pre_tasks", self.pre_tasks
+        yield "tasks", self.tasks
+        yield "post_tasks", self.post_tasks
+
+    def spot_of(self, *keys: Hashable) -> Spot:
+        return self.spot.at(*keys)
+
+
+@dataclass(frozen=True)
+class Playbook:
+    """A playbook file with all its plays."""
+
+    file: Path
+    plays: tuple[Play, ...]
+
+    @property
+    def directory(self) -> Path:
+        """Relative paths in the playbook are looked up from here."""
+        return self.file.parent
+
+
+def walk(steps: Iterable[Step]) -> Iterator[Task]:
+    """All tasks, those inside blocks too, in the order of the text."""
+    for step in steps:
+        if isinstance(step, Block):
+            yield from walk(step.block)
+            yield from walk(step.rescue)
+            yield from walk(step.always)
+        else:
+            yield step

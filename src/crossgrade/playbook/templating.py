@@ -1,0 +1,425 @@
+"""Templates and conditions of a playbook, expanded with its variables.
+
+Only text that comes from the playbook, the inventory or the command line is a template; what a module, a file
+or a fact gave is data, whatever braces it holds (Ansible's rule since 2.19). Variables are expanded when they
+are asked for. Jinja is imported when the first template is met.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from crossgrade.errors import Place, TaskError
+from crossgrade.playbook import limits
+from crossgrade.playbook.argument_types import ConversionError, name_of_type, shown, to_bool
+from crossgrade.playbook.lazy import LazyDict, LazyList, LoopError
+from crossgrade.playbook.markers import OMIT, DependsOnUnknown, Unknown
+from crossgrade.playbook.model import Condition, Templated
+from crossgrade.playbook.positions import Spot
+from crossgrade.playbook.suggest import did_you_mean
+from crossgrade.playbook.values import has_template, is_template_text
+from crossgrade.playbook.variables import Layer, Scope
+
+if TYPE_CHECKING:
+    from jinja2.environment import Template
+
+    from crossgrade.playbook.jinja_environment import PlaybookEnvironment
+
+__all__ = [
+    "ConditionError",
+    "DependsOnUnknown",
+    "Templar",
+    "TemplateError",
+    "TemplateLimitError",
+    "UndefinedVariableError",
+    "check_syntax",
+    "has_template",
+]
+
+ResultT = TypeVar("ResultT")
+_ONLY_A_NAME = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+_NOT_DEFINED = re.compile(r'"(\w+)" is not defined')
+MAX_EXPRESSION_SHOWN = 200
+MAX_NESTED_VARIABLES = 60
+
+
+class TemplateError(TaskError):
+    """A template or condition that cannot be worked out. `expression` is its text."""
+
+    def __init__(self, message: str, *, expression: str = "", remedy: str = "", place: Place | None = None) -> None:
+        super().__init__(message, remedy=remedy, place=place)
+        self.expression = expression
+
+
+class UndefinedVariableError(TemplateError):
+    """A variable, or a part of one, that is not defined."""
+
+
+class ConditionError(TemplateError):
+    """A condition that is no expression, or whose value is neither true nor false."""
+
+
+class TemplateLimitError(TemplateError):
+    """A template that asks for more time, text or items than it may have."""
+
+
+_environments: dict[bool, PlaybookEnvironment] = {}
+_compiled: dict[tuple[str, str], Template] = {}
+MAX_COMPILED = 4000
+
+
+def _environment(*, keep_backslashes: bool) -> PlaybookEnvironment:
+    found = _environments.get(keep_backslashes)
+    if found is None:
+        from crossgrade.playbook.jinja_environment import PlaybookEnvironment
+
+        found = _environments[keep_backslashes] = PlaybookEnvironment(keep_backslashes=keep_backslashes)
+    return found
+
+
+def _compile(kind: str, text: str) -> Template:
+    """`kind` is `value` (text of a playbook), `file` (of a template file) or `condition`."""
+    found = _compiled.get((kind, text))
+    if found is None:
+        if len(_compiled) >= MAX_COMPILED:
+            _compiled.clear()
+        environment = _environment(keep_backslashes=kind == "value")
+        found = environment.compile_condition(text) if kind == "condition" else environment.compile_template(text)
+        _compiled[kind, text] = found
+    return found
+
+
+class Templar:
+    """Expands templates with the variables of one scope. What it has worked out, it keeps.
+
+    `directory`: relative paths of `lookup('file', …)` start here. `environment`: what `lookup('env', …)` sees.
+    `time_limit` is the CPU time of one call, in seconds.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        *,
+        directory: Path = Path(),
+        environment: Mapping[str, str] | None = None,
+        time_limit: float = limits.CPU_SECONDS,
+    ) -> None:
+        self.scope = scope
+        self.directory = directory
+        self.environment: Mapping[str, str] = os.environ if environment is None else environment
+        self._time_limit = time_limit
+        self._values: dict[str, Any] = {}
+        self._resolving: list[str] = []
+        self._busy = False
+
+    # --- what the engine calls
+
+    def template(self, value: Any, spot: Spot | None = None, *, keep: Collection[str] = ()) -> Any:
+        """`value` with every template in it expanded, in plain data.
+
+        Entries and items that come out as `omit` are left out; a value that is `omit` itself gives OMIT. The
+        keys in `keep` of a mapping stay as they are. Raises TemplateError and DependsOnUnknown.
+        """
+        if isinstance(value, Mapping):
+            return self._template_mapping(value, spot, keep)
+        if isinstance(value, list | tuple):
+            items = [self.template(item, None if spot is None else spot.at(at)) for at, item in enumerate(value)]
+            return [item for item in items if item is not OMIT]
+        if not is_template_text(value) or _is_unsafe(value):
+            if isinstance(value, Unknown):
+                raise DependsOnUnknown(value.origin, place=_place(spot))
+            return value
+        return self._guarded(lambda: self._finalized(self._render(value)), value, spot)
+
+    def _template_mapping(self, value: Mapping[Any, Any], spot: Spot | None, keep: Collection[str]) -> Any:
+        result: dict[Any, Any] = {}
+        for key, item in value.items():
+            if key in keep:
+                result[key] = item
+                continue
+            expanded = self.template(item, None if spot is None else spot.at(key))
+            if expanded is not OMIT:
+                result[key] = expanded
+        return result
+
+    def evaluate_condition(self, expression: Condition, spot: Spot | None = None) -> bool:
+        """Whether a condition (`when`, `failed_when`, …) holds. Raises TemplateError and DependsOnUnknown.
+
+        As in Ansible since 2.19, its value must be true or false: text and numbers are not taken for either.
+        """
+        if isinstance(expression, bool):
+            return expression
+        text = self._expression_of(expression, spot)
+        if isinstance(text, bool):
+            return text
+        result = self._guarded(lambda: self._finalized(self._evaluate(text)), text, spot)
+        return _as_truth(result, text, spot)
+
+    def all_hold(self, expressions: Iterable[Condition], spot: Spot | None = None) -> bool:
+        """Whether all conditions hold; the first that does not ends the question."""
+        several = list(expressions)
+        for at, expression in enumerate(several):
+            here = spot.at(at) if spot is not None and len(several) > 1 else spot
+            if not self.evaluate_condition(expression, here):
+                return False
+        return True
+
+    def boolean(self, value: Templated, default: bool = False, spot: Spot | None = None) -> bool:
+        """The value of a keyword that is true or false, or a template that gives one."""
+        if value is None:
+            return default
+        expanded = self.template(value, spot)
+        if expanded is OMIT or expanded is None:
+            return default
+        try:
+            return to_bool(expanded)
+        except ConversionError as error:
+            raise TemplateError(str(error), expression=str(value), place=_place(spot)) from error
+
+    def render_text(self, text: str, name: str) -> str:
+        """The text of a template file, expanded; `name` is for messages. A last newline stays."""
+
+        def render() -> str:
+            environment = _environment(keep_backslashes=False)
+            parts, _ = environment.run(_compile("file", text), self)
+            from crossgrade.playbook.finalize import finalize, text_of
+
+            joined = "".join(text_of(finalize(part)) for part in parts if part is not None)
+            missing_newlines = _last_newlines(text) - _last_newlines(joined)
+            return str(limits.check_size(joined + "\n" * max(missing_newlines, 0)))
+
+        return self._guarded(render, text, None, name)
+
+    # --- what the Jinja environment calls
+
+    def resolve(self, name: str) -> Any:
+        """A variable's value, as a template sees it: Jinja's `missing` when there is none."""
+        if name in self._values:
+            return self._values[name]
+        layer = self.scope.find(name)
+        if layer is None:
+            from jinja2.utils import missing
+
+            return missing
+        raw = layer.values[name]
+        if not layer.templated or not isinstance(raw, str | dict | list):
+            value = self._as_seen(raw)
+        else:
+            value = self._resolve_templated(name, raw, layer)
+        self._values[name] = value
+        return value
+
+    def _as_seen(self, raw: Any) -> Any:
+        """Data as a template sees it: a scope, and a mapping of scopes (`hostvars`), as mappings of variables."""
+        if isinstance(raw, Scope):
+            return Templar(raw, directory=self.directory, environment=self.environment).all()
+        if isinstance(raw, Mapping) and any(isinstance(value, Scope) for value in raw.values()):
+            return LazyDict(dict.fromkeys(raw, ""), lambda _, key: self._as_seen(raw[key]))
+        return raw
+
+    def all(self) -> LazyDict:
+        """All variables as one mapping (`hostvars`, `vars`), each expanded when it is asked for."""
+        names = dict.fromkeys(self.scope.names(), "")
+        return LazyDict(names, lambda _, name: self.resolve(str(name)))
+
+    def _resolve_templated(self, name: str, raw: Any, layer: Layer) -> Any:
+        if name in self._resolving:
+            loop = " → ".join([*self._resolving[self._resolving.index(name) :], name])
+            place = _place(layer.spot.at(name)) if layer.spot is not None else None
+            raise TemplateError(f"the variables are defined by means of each other: {loop}", place=place)
+        if len(self._resolving) >= MAX_NESTED_VARIABLES:
+            raise limits.LimitExceeded("variables refer to variables too many times over")
+        self._resolving.append(name)
+        try:
+            return self._expand(raw, name, layer, (name,))
+        finally:
+            self._resolving.pop()
+
+    def _expand(self, raw: Any, name: str, layer: Layer, path: tuple[Hashable, ...]) -> Any:
+        """A variable or a part of it. What is not defined gives an undefined value, and no error yet."""
+        if isinstance(raw, str):
+            if not is_template_text(raw) or _is_unsafe(raw):
+                return raw
+            return self._render_part(raw, name, layer, path)
+        if isinstance(raw, Mapping):
+            if not has_template(raw):
+                return raw
+            return LazyDict(raw, lambda item, key: self._expand(item, name, layer, (*path, key)))
+        if isinstance(raw, list):
+            if not has_template(raw):
+                return raw
+            return LazyList(raw, lambda item, key: self._expand(item, name, layer, (*path, key)))
+        return raw
+
+    def _render_part(self, raw: str, name: str, layer: Layer, path: tuple[Hashable, ...]) -> Any:
+        from jinja2 import UndefinedError
+
+        from crossgrade.playbook.jinja_environment import PlaybookUndefined
+
+        try:
+            value = self._render(raw)
+            if not isinstance(value, PlaybookUndefined):
+                return value
+            reason = value.reason
+        except UndefinedError as error:
+            reason = str(error)
+        if "(needed for " not in reason:
+            where = f" at {layer.spot.at(*path).place}" if layer.spot is not None else ""
+            reason = f'{reason} (needed for "{name}"{where})'
+        return PlaybookUndefined(hint=reason)
+
+    # --- inside
+
+    def _render(self, text: str) -> Any:
+        environment = _environment(keep_backslashes=True)
+        parts, _ = environment.run(_compile("value", text), self)
+        result = environment.concat(parts)
+        if isinstance(result, str):
+            result += "\n" * max(_last_newlines(text) - _last_newlines(result), 0)
+        return result
+
+    def _evaluate(self, expression: str) -> Any:
+        environment = _environment(keep_backslashes=False)
+        _, context = environment.run(_compile("condition", expression), self)
+        return context.vars["result"]
+
+    @staticmethod
+    def _finalized(value: Any) -> Any:
+        from crossgrade.playbook.finalize import finalize
+
+        return finalize(value)
+
+    def _expression_of(self, condition: Any, spot: Spot | None) -> str | bool:
+        """The expression that a condition means; most are one already."""
+        if not isinstance(condition, str) or not condition.strip():
+            raise ConditionError(
+                f"a condition is an expression, true or false, and not {shown(condition)}",
+                expression=str(condition),
+                place=_place(spot),
+            )
+        text = condition.strip()
+        if not is_template_text(text):
+            return text
+        only = _ONLY_A_NAME.fullmatch(text)
+        if only is not None:
+            layer = self.scope.find(only[1])
+            raw = None if layer is None else layer.values[only[1]]
+            if layer is not None and layer.templated and isinstance(raw, str) and not is_template_text(raw):
+                return self._expression_of(raw, spot)  # a variable that holds an expression
+        if not text.startswith(("{{", "{%")) or not text.endswith(("}}", "%}")):
+            raise ConditionError(
+                "a condition is an expression already, and needs no {{ }} inside",
+                expression=text,
+                remedy="Write the variable's name without braces and quotes.",
+                place=_place(spot),
+            )
+        return _as_truth(self.template(text, spot), text, spot)
+
+    def _guarded(self, work: Callable[[], ResultT], text: str, spot: Spot | None, name: str = "") -> ResultT:
+        """Do the work within its limits; whatever goes wrong is told with the template and its place."""
+        if self._busy:
+            return work()
+        self._busy = True
+        try:
+            with limits.cpu_time_limit(self._time_limit):
+                return work()
+        except limits.TimeIsUp:
+            message = f"it takes more than {self._time_limit:g} s"
+            raise TemplateLimitError(
+                f"{message}, in {_quoted(text, name)}", expression=text, place=_place(spot)
+            ) from None
+        except DependsOnUnknown as unknown:
+            raise DependsOnUnknown(unknown.origin, expression=text, place=_place(spot)) from None
+        except Exception as error:
+            raise self._failure(error, text, spot, name) from error
+        finally:
+            self._busy = False
+            self._resolving.clear()
+
+    def _failure(self, error: Exception, text: str, spot: Spot | None, name: str) -> TemplateError:
+        from jinja2 import TemplateSyntaxError, UndefinedError
+        from jinja2.exceptions import SecurityError
+
+        place = _place(spot)
+        quoted = _quoted(text, name)
+
+        def failed(kind: type[TemplateError], message: str, remedy: str = "") -> TemplateError:
+            return kind(f"{message}, in {quoted}", expression=text, remedy=remedy, place=place)
+
+        if isinstance(error, TemplateError):
+            if error.place is None and place is not None:
+                return type(error)(error.message, expression=error.expression, remedy=error.remedy, place=place)
+            return error
+        if isinstance(error, UndefinedError):
+            missing = _NOT_DEFINED.search(str(error))
+            hint = did_you_mean(missing[1], self.scope.names()) if missing else ""
+            return failed(UndefinedVariableError, str(error), hint)
+        if isinstance(error, TemplateSyntaxError):
+            line = f" (its line {error.lineno})" if "\n" in text else ""
+            return failed(TemplateError, f"not a valid template: {error.message}{line}")
+        if isinstance(error, limits.LimitExceeded):
+            return failed(TemplateLimitError, str(error))
+        if isinstance(error, LoopError):
+            return failed(TemplateError, str(error))
+        if isinstance(error, RecursionError | MemoryError | OverflowError):
+            return failed(TemplateLimitError, "it is nested too deeply, or its result is too large")
+        if isinstance(error, SecurityError):
+            return failed(TemplateError, f"not allowed in a template: {error}")
+        return failed(TemplateError, _first_line(error))
+
+
+def check_syntax(text: str, spot: Spot, *, condition: bool = False) -> TemplateError | None:
+    """What is wrong with a template or condition that can be seen without its variables, or None."""
+    if not condition and not is_template_text(text):
+        return None
+    if condition and is_template_text(text):
+        condition = False
+    templar = Templar(Scope())
+    try:
+        _compile("condition" if condition else "value", text.strip() if condition else text)
+    except Exception as error:  # noqa: BLE001 - Jinja's parser and Python's compiler raise many kinds
+        return templar._failure(error, text, spot, "")
+    return None
+
+
+def _quoted(text: str, name: str) -> str:
+    if name:
+        return f"the template {name}"
+    shortened = text if len(text) <= MAX_EXPRESSION_SHOWN else text[:MAX_EXPRESSION_SHOWN] + "…"
+    one_line = "".join(letter if letter.isprintable() else " " for letter in shortened.strip())
+    return f'"{one_line}"' if is_template_text(text) else f"the expression `{one_line}`"
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0][:300]
+    if type(error).__module__.startswith("crossgrade"):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _as_truth(value: Any, expression: str, spot: Spot | None) -> bool:
+    if isinstance(value, bool):
+        return value
+    what = name_of_type(value) if not isinstance(value, str | int | float) else shown(value)
+    raise ConditionError(
+        f"the condition `{expression[:MAX_EXPRESSION_SHOWN]}` gives {what}, and neither true nor false",
+        expression=expression,
+        remedy="Compare it (`x | length > 0`, `x == 'yes'`), test it (`x is truthy`) or convert it (`x | bool`).",
+        place=_place(spot),
+    )
+
+
+def _place(spot: Spot | None) -> Place | None:
+    return None if spot is None else spot.place
+
+
+def _last_newlines(text: str) -> int:
+    return len(text) - len(text.rstrip("\n"))
+
+
+def _is_unsafe(value: Any) -> bool:
+    return type(value) is not str and type(value).__name__ == "UnsafeText"

@@ -1,0 +1,355 @@
+"""YAML text to plain data with positions: strict, bounded, and with explanations that people need.
+
+It works on the parser's events, so that a bad file is refused before it has been built: too large, too deep,
+aliases that multiply. Types are those of YAML 1.1 as PyYAML's SafeLoader and Ansible have them (`yes` is
+true), with two differences: a date stays text, and `!unsafe` gives text in which templates are not expanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from crossgrade.errors import Place, PlaybookError
+from crossgrade.playbook.explain import explain_syntax_error, looks_like_unquoted_template
+from crossgrade.playbook.positions import Node, PlaybookErrors, PlaybookProblem, Source, excerpt_of
+
+MAX_BYTES = 5_000_000
+MAX_DEPTH = 100
+MAX_VALUES = 300_000
+MAX_PROBLEMS = 50  # more would not be read
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_MERGE = object()  # the value of the plain key `<<`
+
+
+class UnsafeText(str):
+    """Text marked `!unsafe`: templates in it are not expanded."""
+
+    __slots__ = ()
+
+
+class _Frame:
+    """A collection that is being read."""
+
+    __slots__ = ("anchor", "key", "merged", "node")
+
+    def __init__(self, node: Node, anchor: str | None) -> None:
+        self.node = node
+        self.anchor = anchor
+        self.key: Node | None = None
+        self.merged: list[Node] = []
+
+
+def read_text(file: Path) -> str:
+    """The text of a YAML file. Raises PlaybookError when it cannot be read, is too large or is not UTF-8."""
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise PlaybookError(
+            f"{file}: cannot be read: {error.strerror or error}", remedy="Check the path and its permissions."
+        ) from error
+    if len(data) > MAX_BYTES:
+        raise PlaybookError(
+            f"{file}: larger than {MAX_BYTES // 1_000_000} MB",
+            remedy="A file of variables or tasks is never that large: is it the right one?",
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        raise PlaybookError(
+            "this byte is not UTF-8 text",
+            remedy="Save the file as UTF-8.",
+            place=Place(str(file), line, column),
+        ) from error
+
+
+def parse_yaml(text: str, file: str) -> Source:
+    """All values of one YAML document, with their positions. An empty document has the value None.
+
+    Raises PlaybookErrors with every duplicate key and wrong tag, or with the one error of syntax.
+    """
+    if len(text) > MAX_BYTES:
+        raise PlaybookError(f"{file}: larger than {MAX_BYTES // 1_000_000} MB", remedy="Is it the right file?")
+    composer = _Composer(text, file)
+    try:
+        root = composer.run()
+    except yaml.YAMLError as error:
+        problem = explain_syntax_error(error, text, file)
+        line = problem.place.line if problem.place else 0
+        others = [one for one in composer.problems if one.place is None or one.place.line != line]
+        raise PlaybookErrors([*others, problem]) from error
+    if composer.problems:
+        raise PlaybookErrors(composer.problems)
+    return Source(file, text, root)
+
+
+class _Stop(Exception):  # noqa: N818 - it ends the reading; the problem that caused it is already noted
+    pass
+
+
+class _Composer:
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.problems: list[PlaybookProblem] = []
+        self.stack: list[_Frame] = []
+        self.anchors: dict[str, Node | None] = {}  # None while the anchored value is still being read
+        self.values = 0
+        self.root: Node | None = None
+        self.documents = 0
+        self.resolved: dict[str, Any] = {}
+
+    def problem(self, line: int, column: int, message: str, remedy: str = "") -> None:
+        self.problems.append(
+            PlaybookProblem(
+                message,
+                remedy=remedy,
+                place=Place(self.file, line + 1, column + 1),
+                excerpt=excerpt_of(self.text, line + 1, column + 1),
+            )
+        )
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise _Stop
+
+    def run(self) -> Node:
+        # ReaderError (a control character) can be raised here already
+        self.loader = _Loader(self.text)
+        try:
+            self._read()
+        except _Stop:
+            pass
+        finally:
+            self.loader.dispose()
+        return self.root if self.root is not None else Node(0, 0, None)
+
+    def _read(self) -> None:
+        get_event = self.loader.get_event
+        while True:
+            event = get_event()
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                self._scalar(event)
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+                self._open(event, mapping=kind is yaml.MappingStartEvent)
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                self._close()
+            elif kind is yaml.AliasEvent:
+                self._alias(event)
+            elif kind is yaml.DocumentStartEvent:
+                self.documents += 1
+                if self.documents > 1:
+                    mark = event.start_mark
+                    self.problem(
+                        mark.line,
+                        mark.column,
+                        "a second YAML document starts here",
+                        "Write one document per file.",
+                    )
+                    return
+            elif kind is yaml.StreamEndEvent:
+                return
+
+    def _count(self, mark: Any, values: int) -> None:
+        self.values += values
+        if self.values > MAX_VALUES:
+            self.problem(
+                mark.line,
+                mark.column,
+                f"more than {MAX_VALUES} values, counting each alias as often as it is used",
+                "A playbook is never that large: is it the right file?",
+            )
+            raise _Stop
+
+    def _open(self, event: Any, *, mapping: bool) -> None:
+        mark = event.start_mark
+        self._count(mark, 1)
+        if len(self.stack) >= MAX_DEPTH:
+            self.problem(mark.line, mark.column, f"nested more than {MAX_DEPTH} deep", "Is it the right file?")
+            raise _Stop
+        node = Node(mark.line, mark.column, {} if mapping else [])
+        if mapping:
+            node.entries = {}
+        else:
+            node.items = []
+        tag = event.tag
+        if tag is not None and tag not in (_TAG + "map", _TAG + "seq", "!"):
+            self._wrong_tag(mark, tag)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None
+        self.stack.append(_Frame(node, event.anchor))
+
+    def _close(self) -> None:
+        frame = self.stack.pop()
+        if frame.merged:
+            _merge(frame)
+        if frame.anchor is not None:
+            self.anchors[frame.anchor] = frame.node
+        self._add(frame.node)
+
+    def _alias(self, event: Any) -> None:
+        mark = event.start_mark
+        node = self.anchors.get(event.anchor)
+        if node is None:
+            inside = event.anchor in self.anchors
+            message = (
+                f'the alias "*{event.anchor}" stands inside its own value'
+                if inside
+                else (f'there is no anchor "&{event.anchor}" above this alias')
+            )
+            remedy = "" if inside else "Text that starts with `*` needs quotes."
+            self.problem(mark.line, mark.column, message, remedy)
+            node = Node(mark.line, mark.column, None)
+        self._count(mark, node.size)
+        self._add(node)
+
+    def _add(self, node: Node) -> None:
+        """A value is complete: it goes to the collection that is open, or is the document itself."""
+        if not self.stack:
+            self.root = node
+            return
+        frame = self.stack[-1]
+        parent = frame.node
+        if parent.items is not None:
+            parent.items.append(node)
+            parent.value.append(node.value)
+            parent.size += node.size
+        elif frame.key is None:
+            frame.key = node
+        else:
+            key, frame.key = frame.key, None
+            parent.size += node.size
+            self._entry(frame, key, node)
+
+    def _entry(self, frame: _Frame, key: Node, node: Node) -> None:
+        entries = frame.node.entries
+        assert entries is not None  # noqa: S101 - only mappings get here; for the type checker
+        if key.value is _MERGE:
+            self._note_merge(frame, node)
+            return
+        if key.items is not None or key.entries is not None:
+            if looks_like_unquoted_template(self.text, key.line, key.column):
+                message, remedy = (
+                    "a value that starts with `{{` is read as a mapping",
+                    'Put the whole value in quotes: "{{ … }}".',
+                )
+            else:
+                message, remedy = (
+                    "a mapping or list cannot be a key",
+                    "Put it in quotes if it is meant as text.",
+                )
+            self.problem(key.line, key.column, message, remedy)
+            return
+        name: Hashable = key.value
+        if name in entries:
+            line = entries[name][0] + 1
+            self.problem(
+                key.line,
+                key.column,
+                f'the key "{name}" is there twice, first in line {line}',
+                "Remove one: which of the two would count is not obvious to a reader.",
+            )
+            return
+        entries[name] = (key.line, key.column, node)
+        frame.node.value[name] = node.value
+
+    def _note_merge(self, frame: _Frame, node: Node) -> None:
+        for part in node.items if node.items is not None else [node]:
+            if part.entries is None:
+                self.problem(part.line, part.column, "`<<` merges mappings, and this is none")
+            else:
+                frame.merged.append(part)
+
+    def _wrong_tag(self, mark: Any, tag: str) -> None:
+        if tag in ("!vault", "!vault-encrypted"):
+            self.problem(
+                mark.line,
+                mark.column,
+                "encrypted values (`!vault`) are not supported here yet",
+                "Give the value with `-e @FILE` from a file that only you can read.",
+            )
+            return
+        shown = tag.replace(_TAG, "!!")
+        self.problem(mark.line, mark.column, f'the tag "{shown}" is not supported', "Of YAML's tags only `!unsafe` is.")
+
+    def _scalar(self, event: Any) -> None:
+        mark = event.start_mark
+        self._count(mark, 1)
+        text: str = event.value
+        value: Any = text
+        if event.tag is None:
+            if event.implicit[0]:
+                value = self._plain(text, mark)
+        elif event.tag == "!unsafe":
+            value = UnsafeText(text)
+        elif event.tag not in ("!", _TAG + "str"):
+            value = self._tagged(event.tag, text, mark)
+        node = Node(mark.line, mark.column, value)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = node
+        self._add(node)
+
+    def _plain(self, text: str, mark: Any) -> Any:
+        """An unquoted scalar: YAML 1.1 decides its type by its spelling."""
+        known = self.resolved.get(text, self)
+        if known is not self:
+            return known
+        tag = self.loader.resolve(yaml.ScalarNode, text, (True, False))
+        if tag == _TAG + "str":
+            value: Any = text
+        elif tag == _TAG + "merge":
+            value = _MERGE if self._awaits_key() else text
+        else:
+            return self._tagged(tag, text, mark)
+        if tag == _TAG + "str":
+            self.resolved[text] = value
+        return value
+
+    def _awaits_key(self) -> bool:
+        return bool(self.stack) and self.stack[-1].node.entries is not None and self.stack[-1].key is None
+
+    def _tagged(self, tag: str, text: str, mark: Any) -> Any:
+        node = yaml.ScalarNode(tag, text)
+        try:
+            if tag == _TAG + "null":
+                return None
+            if tag == _TAG + "bool":
+                return self.loader.construct_yaml_bool(node)
+            if tag == _TAG + "int":
+                return self.loader.construct_yaml_int(node)
+            if tag == _TAG + "float":
+                return self.loader.construct_yaml_float(node)
+            if tag in (_TAG + "timestamp", _TAG + "value"):
+                return text
+        except (ValueError, KeyError, IndexError, OverflowError):
+            kind = tag.replace(_TAG, "")
+            self.problem(
+                mark.line,
+                mark.column,
+                f"this is not a valid {kind}",
+                "Put it in quotes if it is meant as text.",
+            )
+            return text
+        self._wrong_tag(mark, tag)
+        return text
+
+
+def _merge(frame: _Frame) -> None:
+    """Put the merged mappings below the mapping's own keys; of several, the first wins (YAML 1.1)."""
+    node = frame.node
+    own_entries, own_values = node.entries or {}, node.value
+    entries: dict[Hashable, tuple[int, int, Node]] = {}
+    for part in reversed(frame.merged):
+        entries.update(part.entries or {})
+    entries.update(own_entries)
+    node.entries = entries
+    merged = {key: entry[2].value for key, entry in entries.items()}
+    own_values.clear()
+    own_values.update(merged)
