@@ -222,9 +222,7 @@ def parse_elf(source: Source) -> ElfFile:
         raise UnreadableElfError("it has no program headers of the expected size")
     segments, dynamic_place, interpreter = _program_headers(source, program_offset, program_count)
     sections = _section_headers(source, section_offset, section_entry_size, section_count, names_index)
-    elf = ElfFile(
-        bits, machine, kind, True, flags, interpreter=interpreter, segments=segments, sections=sections
-    )
+    elf = ElfFile(bits, machine, kind, True, flags, interpreter=interpreter, segments=segments, sections=sections)
     return elf if dynamic_place is None else _with_dynamic(source, elf, *dynamic_place)
 
 
@@ -234,9 +232,7 @@ def _program_headers(
     segments = []
     dynamic = None
     interpreter = None
-    for kind, _, place, address, _, size, memory, _ in struct.iter_unpack(
-        "<IIQQQQQQ", source.read(offset, 56 * count)
-    ):
+    for kind, _, place, address, _, size, memory, _ in struct.iter_unpack("<IIQQQQQQ", source.read(offset, 56 * count)):
         if kind not in (_PT_LOAD, _PT_DYNAMIC, _PT_INTERP):
             continue
         if place + size > source.size:
@@ -252,9 +248,7 @@ def _program_headers(
     return tuple(segments), dynamic, interpreter
 
 
-def _section_headers(
-    source: Source, offset: int, entry_size: int, count: int, names_index: int
-) -> tuple[Section, ...]:
+def _section_headers(source: Source, offset: int, entry_size: int, count: int, names_index: int) -> tuple[Section, ...]:
     """The section headers; the loader does without them, so a file may have none (offset 0)."""
     if offset == 0:
         return ()
@@ -328,9 +322,7 @@ def _with_dynamic(source: Source, elf: ElfFile, offset: int, size: int) -> ElfFi
     )
 
 
-def _needed_versions(
-    source: Source, elf: ElfFile, strings: bytes, tags: dict[int, int]
-) -> tuple[NeededVersion, ...]:
+def _needed_versions(source: Source, elf: ElfFile, strings: bytes, tags: dict[int, int]) -> tuple[NeededVersion, ...]:
     """The chain of Verneed records, each with its chain of Vernaux."""
     if _DT_VERNEED not in tags:
         return ()
@@ -344,9 +336,7 @@ def _needed_versions(
         entry = place + first
         for _ in range(count):
             _, flags, other, name, step = struct.unpack("<IHHII", source.read(entry, 16))
-            version = NeededVersion(
-                library, _string(strings, name), other & 0x7FFF, bool(flags & _VER_FLG_WEAK)
-            )
+            version = NeededVersion(library, _string(strings, name), other & 0x7FFF, bool(flags & _VER_FLG_WEAK))
             found.append(version)
             if len(found) > MAX_VERSIONS:
                 raise UnreadableElfError("it claims too many version needs")
@@ -359,9 +349,7 @@ def _needed_versions(
     return tuple(found)
 
 
-def _defined_versions(
-    source: Source, elf: ElfFile, strings: bytes, tags: dict[int, int]
-) -> tuple[DefinedVersion, ...]:
+def _defined_versions(source: Source, elf: ElfFile, strings: bytes, tags: dict[int, int]) -> tuple[DefinedVersion, ...]:
     """The chain of Verdef records, each with its name in its first Verdaux."""
     if _DT_VERDEF not in tags:
         return ()

@@ -241,9 +241,7 @@ def _read_tables(source: Source, elf: ElfFile) -> _Tables | None:
     numbers = None
     if versions is not None:
         numbers = np.frombuffer(source.read(elf.offset_of(versions), 2 * count), dtype="<u2")
-    return _Tables(
-        table["info"], table["other"], table["section"], table["value"], table["name"], numbers, names
-    )
+    return _Tables(table["info"], table["other"], table["section"], table["value"], table["name"], numbers, names)
 
 
 def _symbol_count(source: Source, elf: ElfFile, symbols: int) -> int:

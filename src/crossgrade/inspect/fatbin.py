@@ -169,6 +169,4 @@ def _holds_no_function(cubin: bytes) -> bool:
     if size != 64 or place + size * count > len(cubin):
         return False
     executable = 0x4  # SHF_EXECINSTR
-    return not any(
-        struct.unpack_from("<Q", cubin, place + 64 * index + 8)[0] & executable for index in range(count)
-    )
+    return not any(struct.unpack_from("<Q", cubin, place + 64 * index + 8)[0] & executable for index in range(count))

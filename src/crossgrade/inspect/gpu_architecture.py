@@ -59,9 +59,7 @@ class DeviceCode:
     @property
     def names(self) -> tuple[str, ...]:
         """Each image once, as compilers write it, lowest architecture first."""
-        ordered = sorted(
-            self.images, key=lambda image: (image.kind != "sass", image.architecture, image.variant)
-        )
+        ordered = sorted(self.images, key=lambda image: (image.kind != "sass", image.architecture, image.variant))
         return tuple(dict.fromkeys(image.name for image in ordered))
 
 
@@ -139,9 +137,7 @@ def read_device_code(source: Source, elf: ElfFile) -> DeviceCode | None:
     return summarize(containers, relocatable)
 
 
-def summarize(
-    containers: Sequence[FatbinContainer], relocatable: Sequence[FatbinContainer] = ()
-) -> DeviceCode | None:
+def summarize(containers: Sequence[FatbinContainer], relocatable: Sequence[FatbinContainer] = ()) -> DeviceCode | None:
     """Count what the containers hold; None where they hold nothing."""
     if not containers and not relocatable:
         return None

@@ -93,9 +93,7 @@ def parse_loader_cache(data: bytes, machine: str) -> dict[str, str]:
     if base + 48 + 24 * count > len(data):
         return {}
     found: dict[str, str] = {}
-    for flags, key, value, _, hardware in struct.iter_unpack(
-        "<iIIIQ", data[base + 48 : base + 48 + 24 * count]
-    ):
+    for flags, key, value, _, hardware in struct.iter_unpack("<iIIIQ", data[base + 48 : base + 48 + 24 * count]):
         if flags == wanted and hardware == 0:
             found.setdefault(_text(data, base + key), _text(data, base + value))
     return found

@@ -156,9 +156,7 @@ class Loader:
             while holder is not None:
                 if holder.elf.rpath:
                     owner = "" if holder is item else f" of {holder.path}"
-                    yield SearchStep(
-                        f"RPATH{owner} {holder.elf.rpath}", self._expand(holder.elf.rpath, holder)
-                    )
+                    yield SearchStep(f"RPATH{owner} {holder.elf.rpath}", self._expand(holder.elf.rpath, holder))
                 holder = holder.loader
         if self._library_path:
             text = ":".join(self._library_path)
@@ -226,9 +224,7 @@ class Loader:
                 if name in self._index.entries(directory):
                     yield f"{directory}/{name}"
         defaults = tuple(
-            variant
-            for directory in self._settings.system_directories
-            for variant in self._variants(directory)
+            variant for directory in self._settings.system_directories for variant in self._variants(directory)
         )
         cached = self._settings.cache.get(name)
         if cached and self._index.identity(cached) is not None:

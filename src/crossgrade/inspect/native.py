@@ -243,9 +243,7 @@ class _Inspection:
 
     def complete(self, files: list[NativeFile]) -> list[NativeFile]:
         """Add what can be said only once all files are known."""
-        wanted = {
-            os.fsencode(s.name) for file in files for s in file.missing_symbols if s.needed_by == file.path
-        }
+        wanted = {os.fsencode(s.name) for file in files for s in file.missing_symbols if s.needed_by == file.path}
         offers: dict[str, list[str]] = {}
         if wanted:
             for file in files:
