@@ -28,9 +28,7 @@ def judge_abi(report: NativeReport, *, ignore: Sequence[str] = ()) -> Verdict:
     is named in the evidence of that library and does not repeat its finding.
     """
     sonames = _sonames(report)
-    findings = [
-        Finding("failure", problem, "this preload cannot be loaded") for problem in report.preload_problems
-    ]
+    findings = [Finding("failure", problem, "this preload cannot be loaded") for problem in report.preload_problems]
     causes = _causes(report, ignore)
     for file in report.files:
         findings += _judge_file(file, report, sonames, causes)
@@ -42,16 +40,12 @@ def judge_abi(report: NativeReport, *, ignore: Sequence[str] = ()) -> Verdict:
     failures = [finding for finding in findings if finding.level == "failure"]
     if failures:
         # A library of another CUDA major is what an upgrade is about: it goes into the one line of reason.
-        first = next(
-            (finding for finding in failures if "built_against_cuda" in finding.evidence), failures[0]
-        )
+        first = next((finding for finding in failures if "built_against_cuda" in finding.evidence), failures[0])
         subjects = {finding.subject for finding in failures} - {first.subject}
         more = f" (and {counted(len(subjects), 'more file')} with failures)" if subjects else ""
         return Verdict(GATE, "failed", f"{first.subject} {first.message}{more}", tuple(findings), figures)
     if not report.files:
-        return Verdict(
-            GATE, "passed", "there is no native file in this environment", tuple(findings), figures
-        )
+        return Verdict(GATE, "passed", "there is no native file in this environment", tuple(findings), figures)
     loadable = counted(len(report.files), "native file")
     reason = f"{loadable}: libraries, versions and symbols are all there"
     if figures["needs_driver"]:
@@ -98,14 +92,11 @@ def _judge_file(
     findings += _symbols(own)
     if also := causes.get(file.path):
         also_breaks: dict[str, JSON] = {"also_breaks": list(also)}
-        findings = [
-            dataclasses.replace(finding, evidence={**finding.evidence, **also_breaks}) for finding in findings
-        ]
+        findings = [dataclasses.replace(finding, evidence={**finding.evidence, **also_breaks}) for finding in findings]
     if file.loads_with:
         reason = f"; it loads only after {file.loads_with} has loaded what it lacks"
         findings = [
-            dataclasses.replace(finding, level="note", message=finding.message + reason)
-            for finding in findings
+            dataclasses.replace(finding, level="note", message=finding.message + reason) for finding in findings
         ]
     if file.from_driver.libraries:
         libraries = joined(file.from_driver.libraries)
@@ -156,9 +147,7 @@ def _library(file: NativeFile, missing: MissingLibrary, sonames: Mapping[str, st
     where = f" ({'; '.join(stated)})" if stated else " (it states none: RPATH and RUNPATH are empty)"
     message = f"needs {missing.soname}{through}, which is nowhere on its search path{where}"
     if missing.unfit:
-        message = (
-            f"needs {missing.soname}{through}, and what is found does not fit: {'; '.join(missing.unfit)}"
-        )
+        message = f"needs {missing.soname}{through}, and what is found does not fit: {'; '.join(missing.unfit)}"
     explanation, major = _explain(missing.soname, sonames)
     message += explanation
     evidence: dict[str, JSON] = {
@@ -203,20 +192,14 @@ def _explain(soname: str, sonames: Mapping[str, str]) -> tuple[str, JSON]:
 def _described(row: Row) -> str:
     library, major = row["library"], row.get("cuda")
     if not major:
-        return (
-            f"{library} (the same soname for CUDA 12 and 13)" if "cu12" in str(row["dist"]) else str(library)
-        )
+        return f"{library} (the same soname for CUDA 12 and 13)" if "cu12" in str(row["dist"]) else str(library)
     name = str(library).removeprefix("CUDA ")
     return f"the CUDA {major} {name}" if name != library else f"{library} of CUDA {major}"
 
 
 def _version(file: NativeFile, missing: MissingVersion) -> Finding:
     through = "" if missing.needed_by == file.path else f" (through {missing.needed_by})"
-    newest = (
-        f"the one found has up to {missing.newest}"
-        if missing.newest
-        else "the one found has none of its kind"
-    )
+    newest = f"the one found has up to {missing.newest}" if missing.newest else "the one found has none of its kind"
     if missing.newest and missing.version.startswith(("GLIBC_", "GLIBCXX_", "CXXABI_")):
         newest = f"this system has up to {missing.newest}"
     message = f"needs {missing.version} of {missing.library}{through}; {newest}"
@@ -247,9 +230,7 @@ def _symbols(file: NativeFile) -> list[Finding]:
     via = f" (through {joined(through, 3)})" if through else ""
     has = "symbol has" if number == 1 else "symbols have"
     message = f"cannot be loaded: {number} {has} no definition{via}: {', '.join(shown)}{more}"
-    evidence: dict[str, JSON] = {
-        "symbols": [_symbol_evidence(symbol) for symbol in file.missing_symbols[:200]]
-    }
+    evidence: dict[str, JSON] = {"symbols": [_symbol_evidence(symbol) for symbol in file.missing_symbols[:200]]}
     return [Finding("failure", file.path, message, {**_owner(file), **evidence})]
 
 
@@ -279,9 +260,7 @@ def _ignored(finding: Finding, ignore: Sequence[str]) -> Finding:
         return finding
     for pattern in ignore:
         if fnmatch(finding.subject, pattern):
-            return dataclasses.replace(
-                finding, level="note", message=f"{finding.message} (ignored by {pattern!r})"
-            )
+            return dataclasses.replace(finding, level="note", message=f"{finding.message} (ignored by {pattern!r})")
     return finding
 
 

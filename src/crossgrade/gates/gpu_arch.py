@@ -80,9 +80,7 @@ def judge_gpu_arch(
     if not holding:
         reason = f"none of {counted(len(report.files), 'native file')} holds device code: nothing to judge"
         return Verdict(GATE, "not run", reason, tuple(findings), figures)
-    reason = (
-        f"{counts['native']} of {counted(len(holding), 'file')} with device code run natively on {target}"
-    )
+    reason = f"{counts['native']} of {counted(len(holding), 'file')} with device code run natively on {target}"
     if counts["jit"]:
         reason += f", {counts['jit']} only after the driver compiled their PTX"
     if counts["none"]:

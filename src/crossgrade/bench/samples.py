@@ -1,0 +1,219 @@
+"""What a load is (`LoadProfile`) and what it measured (`LoadResult`), as data. Pure; times are seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from crossgrade.bench.statistics import median, percentile
+from crossgrade.errors import TaskError
+from crossgrade.jsontype import JSON
+
+Endpoint = Literal["completions", "chat"]
+
+ErrorKind = Literal[
+    "connect",  # no connection
+    "disconnected",  # the connection ended before the answer began
+    "http_status",  # an answer other than 200
+    "server_error",  # an error told inside the stream, or an aborted generation
+    "malformed_stream",  # not server-sent events, or events that are not the API's JSON
+    "truncated_stream",  # the stream ended without [DONE]
+    "empty_output",  # a stream in good order without one token
+    "timeout",  # the request took longer than the profile allows
+]
+
+PATHS: Mapping[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+@dataclass(frozen=True)
+class LoadProfile:
+    """A closed loop: `concurrency` streams at any moment, the next request as soon as one ends.
+
+    `warmup_requests` are sent first and discarded, `requests` are measured. Prompts are taken from `prompts`
+    in an order that `seed` decides, or made from `seed` (`prompt_words` each, all different) when there are
+    none. `model` None takes the first that the server lists. `timeout` bounds one request; after
+    `error_limit` failed requests the load ends. `extra_body` is added to each request.
+
+    The defaults measure for about 1.5 s where a token takes 1 to 2 ms, as on the rehearsal's server, with one
+    stream: on a machine with two cores, a second one would leave none for the client and for whatever else runs,
+    and the spread between launches was two to three times as large.
+    """
+
+    concurrency: int = 1
+    requests: int = 12
+    warmup_requests: int = 2
+    max_tokens: int = 96
+    prompts: tuple[str, ...] = ()
+    prompt_words: int = 24
+    seed: int = 0
+    timeout: float = 60.0
+    endpoint: Endpoint = "completions"
+    model: str | None = None
+    error_limit: int = 5
+    extra_body: Mapping[str, JSON] = field(default_factory=lambda: {"ignore_eos": True})
+
+    def __post_init__(self) -> None:
+        least = {"concurrency": 1, "requests": 1, "warmup_requests": 0, "max_tokens": 1, "error_limit": 1}
+        for name, lowest in least.items():
+            if getattr(self, name) < lowest:
+                raise TaskError(f"load profile: {name} is {getattr(self, name)}, at least {lowest} is needed")
+        if not self.timeout > 0:
+            raise TaskError(f"load profile: timeout is {self.timeout} s, it must be above 0")
+        if self.endpoint not in PATHS:
+            raise TaskError(f"load profile: endpoint is {self.endpoint!r}, not one of {', '.join(PATHS)}")
+
+    def to_json(self) -> dict[str, JSON]:
+        return {
+            "concurrency": self.concurrency,
+            "requests": self.requests,
+            "warmup_requests": self.warmup_requests,
+            "max_tokens": self.max_tokens,
+            "prompts": list(self.prompts),
+            "prompt_words": self.prompt_words,
+            "seed": self.seed,
+            "timeout": self.timeout,
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "error_limit": self.error_limit,
+            "extra_body": dict(self.extra_body),
+        }
+
+
+@dataclass(frozen=True)
+class RequestSample:
+    """One request.
+
+    `started` counts from the start of the load; `time_to_first_token` and `end_to_end` from the request's own
+    start. `inter_token_latencies` are between chunks that carry text: a server that sends several tokens in a
+    chunk has fewer of them than tokens. `output_tokens` is what the server's `usage` says; without it, the
+    number of chunks (`counted_by`).
+    """
+
+    index: int
+    started: float
+    end_to_end: float
+    time_to_first_token: float | None
+    inter_token_latencies: tuple[float, ...]
+    output_tokens: int
+    chunks: int
+    counted_by: Literal["usage", "chunks"]
+    error: ErrorKind | None = None
+    detail: str = ""
+
+    def to_json(self) -> dict[str, JSON]:
+        first = self.time_to_first_token
+        return {
+            "index": self.index,
+            "started": round(self.started, 6),
+            "end_to_end": round(self.end_to_end, 6),
+            "time_to_first_token": None if first is None else round(first, 6),
+            "inter_token_latencies": [round(latency, 6) for latency in self.inter_token_latencies],
+            "output_tokens": self.output_tokens,
+            "chunks": self.chunks,
+            "counted_by": self.counted_by,
+            "error": self.error,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What one load measured.
+
+    `samples` are the measured requests in the order of their start. `other_errors` are the failed ones among
+    those that are not measured (warm-up, and what keeps the concurrency up until the last measured request
+    ends). The window is from the start of the first measured request to the end of the last one;
+    `window_tokens` are all tokens that arrived in it, of whichever request.
+    """
+
+    profile: LoadProfile
+    samples: tuple[RequestSample, ...]
+    other_errors: tuple[RequestSample, ...]
+    window_seconds: float
+    window_tokens: float
+
+    @property
+    def failed(self) -> tuple[RequestSample, ...]:
+        """All requests with an error, measured or not."""
+        return tuple(sample for sample in self.samples if sample.error) + self.other_errors
+
+    @property
+    def succeeded(self) -> tuple[RequestSample, ...]:
+        return tuple(sample for sample in self.samples if not sample.error)
+
+    @property
+    def errors_by_kind(self) -> dict[str, int]:
+        return dict(Counter(str(sample.error) for sample in self.failed))
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        return self.window_tokens / self.window_seconds if self.window_seconds > 0 else 0.0
+
+    @property
+    def requests_per_second(self) -> float:
+        return len(self.succeeded) / self.window_seconds if self.window_seconds > 0 else 0.0
+
+    @property
+    def times_to_first_token(self) -> list[float]:
+        return [sample.time_to_first_token for sample in self.succeeded if sample.time_to_first_token is not None]
+
+    @property
+    def inter_token_latencies(self) -> list[float]:
+        return [latency for sample in self.succeeded for latency in sample.inter_token_latencies]
+
+    @property
+    def ends_to_end(self) -> list[float]:
+        return [sample.end_to_end for sample in self.succeeded]
+
+    @property
+    def count_mismatches(self) -> int:
+        """How many requests have a `usage` that differs from their number of chunks."""
+        return sum(sample.counted_by == "usage" and sample.output_tokens != sample.chunks for sample in self.succeeded)
+
+    def metrics(self) -> dict[str, float]:
+        """The figures that can be judged: tokens/s, requests/s, and seconds. Without a sample: left out."""
+        found = {}
+        if self.succeeded:
+            found["output_tokens_per_second"] = self.output_tokens_per_second
+            found["requests_per_second"] = self.requests_per_second
+        series: Mapping[str, Sequence[float]] = {
+            "ttft": self.times_to_first_token,
+            "itl": self.inter_token_latencies,
+            "end_to_end": self.ends_to_end,
+        }
+        for name, values in series.items():
+            if values:
+                found[f"{name}_median"] = median(values)
+                found[f"{name}_p90"] = percentile(values, 90)
+                found[f"{name}_p99"] = percentile(values, 99)
+        return found
+
+    def notes(self) -> list[str]:
+        """What a reader of the figures should know."""
+        notes = []
+        sent = len(self.samples)
+        if sent < self.profile.requests:
+            notes.append(
+                f"stopped after {len(self.failed)} failed requests: "
+                f"{sent} of {self.profile.requests} measured requests were sent"
+            )
+        if self.count_mismatches:
+            notes.append(
+                f"in {self.count_mismatches} of {len(self.succeeded)} requests the server's usage differs "
+                f"from the number of chunks; tokens are counted by usage, latencies are between chunks"
+            )
+        return notes
+
+    def to_json(self) -> dict[str, JSON]:
+        return {
+            "profile": self.profile.to_json(),
+            "window_seconds": round(self.window_seconds, 6),
+            "window_tokens": round(self.window_tokens, 3),
+            "metrics": {name: round(value, 6) for name, value in self.metrics().items()},
+            "errors": dict(self.errors_by_kind),
+            "notes": list(self.notes()),
+            "samples": [sample.to_json() for sample in self.samples],
+            "other_errors": [sample.to_json() for sample in self.other_errors],
+        }

@@ -1,0 +1,203 @@
+"""The load client against a real server over real HTTP: times, counts, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossgrade.bench.ceiling import measure_client_ceiling
+from crossgrade.bench.load import LoadError, LoadProfile, LoadResult, prompts, run_load
+from crossgrade.bench.machine import processor_times, share_of_others
+from crossgrade.bench.server_process import RunningServer, ServerSpec, free_port, launch
+from crossgrade.errors import TaskError
+from crossgrade.process import start_process
+
+SERVER = Path(__file__).parents[1] / "support" / "openai_server.py"
+
+
+@contextmanager
+def server(tmp_path: Path, *options: str) -> Iterator[RunningServer]:
+    spec = ServerSpec(
+        command=(sys.executable, str(SERVER), "--port", "{port}", *options),
+        environment={"PATH": os.environ["PATH"]},
+        start_timeout=20.0,
+        stop_grace=1.0,
+    )
+    with launch(spec, tmp_path / "log") as running:
+        yield running
+
+
+def measure(tmp_path: Path, *options: str, **profile: Any) -> LoadResult:
+    settings: dict[str, Any] = {"requests": 4, "warmup_requests": 1, "max_tokens": 10, "timeout": 5.0}
+    with server(tmp_path, *options) as running:
+        return run_load(running.base_url, LoadProfile(**{**settings, **profile}))
+
+
+def seen(running: RunningServer) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{running.base_url}/seen") as answer:
+        found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+
+def test_times_and_counts_of_a_paced_server(tmp_path: Path) -> None:
+    result = measure(
+        tmp_path, "--pace", "0.01", "--first", "0.1", concurrency=4, requests=8, warmup_requests=4, max_tokens=20
+    )
+    assert result.failed == ()
+    assert len(result.samples) == 8
+    assert [sample.index for sample in result.samples] == list(range(8))
+    for sample in result.samples:
+        assert (sample.output_tokens, sample.chunks, sample.counted_by) == (20, 20, "usage")
+        assert len(sample.inter_token_latencies) == 19
+        assert sample.time_to_first_token is not None
+        assert 0.1 <= sample.time_to_first_token < 0.2
+        assert 0.29 <= sample.end_to_end < 0.5
+    metrics = result.metrics()
+    assert metrics["itl_median"] == pytest.approx(0.01, rel=0.2)
+    # 4 streams of 20 tokens in 0.29 s each: 276 tokens/s, less what starting costs.
+    assert 200 < metrics["output_tokens_per_second"] < 277
+    assert result.notes() == []
+    assert json.loads(json.dumps(result.to_json(), allow_nan=False))["metrics"]["itl_median"] > 0
+
+
+def test_concurrency_is_the_same_from_the_first_measured_request_to_the_last(tmp_path: Path) -> None:
+    with server(tmp_path, "--pace", "0.005") as running:
+        profile = LoadProfile(concurrency=3, requests=20, warmup_requests=3, max_tokens=10)
+        result = run_load(running.base_url, profile)
+        found = seen(running)
+    assert result.failed == ()
+    # The server may count a request as ended a moment after the client has its last byte.
+    assert max(found["concurrencies"]) <= 4
+    # Warm-up, measured, and one more that keeps the third stream busy until the last measured one has ended.
+    assert len(found["bodies"]) >= 24
+    mean = sum(sample.end_to_end for sample in result.samples[:18]) / max(
+        sample.started + sample.end_to_end - result.samples[0].started for sample in result.samples[:18]
+    )
+    assert 2.7 < mean <= 3.0
+
+
+def test_requests_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    asked = []
+    for seed in (1, 1, 2):
+        with server(tmp_path) as running:
+            run_load(running.base_url, LoadProfile(concurrency=1, requests=3, warmup_requests=1, seed=seed))
+            asked.append([body["prompt"] for body in seen(running)["bodies"][:4]])
+            body = seen(running)["bodies"][0]
+    assert asked[0] == asked[1]
+    assert asked[0] != asked[2]
+    assert len(set(asked[0])) == 4
+    assert (body["model"], body["stream"], body["temperature"], body["ignore_eos"]) == ("echo", True, 0, True)
+
+
+def test_given_prompts_are_each_used_before_any_is_used_again() -> None:
+    profile = LoadProfile(prompts=("a", "b", "c"))
+    made = prompts(profile)
+    rounds = [{next(made) for _ in range(3)} for _ in range(3)]
+    assert rounds == [{"a", "b", "c"}] * 3
+
+
+def test_the_chat_endpoint(tmp_path: Path) -> None:
+    result = measure(tmp_path, endpoint="chat")
+    assert result.failed == ()
+    assert [sample.output_tokens for sample in result.samples] == [10] * 4
+
+
+def test_an_odd_but_correct_wire_is_understood(tmp_path: Path) -> None:
+    result = measure(tmp_path, "--fault", "odd_wire")
+    assert result.failed == ()
+    assert [sample.chunks for sample in result.samples] == [10] * 4
+
+
+def test_several_tokens_in_a_chunk_are_counted_by_usage_and_noted(tmp_path: Path) -> None:
+    result = measure(tmp_path, "--fault", "pairs_of_tokens", "--pace", "0.001")
+    assert [(sample.output_tokens, sample.chunks) for sample in result.samples] == [(10, 5)] * 4
+    assert result.count_mismatches == 4
+    assert result.window_tokens >= 40
+    assert "usage differs from the number of chunks" in result.notes()[0]
+
+
+def test_without_usage_chunks_are_counted(tmp_path: Path) -> None:
+    result = measure(tmp_path, "--fault", "no_usage")
+    assert [(sample.output_tokens, sample.counted_by) for sample in result.samples] == [(10, "chunks")] * 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ("http_500", "http_status", "500 OK: .*out of memory"),
+        ("garbage", "malformed_stream", "."),
+        ("not_json", "malformed_stream", "an event is not JSON: {broken"),
+        ("not_utf8", "malformed_stream", "utf-8"),
+        ("no_done", "truncated_stream", r"10 chunks, then the end without \[DONE\]"),
+        ("cut", "truncated_stream", "5 chunks, then: "),
+        ("error_event", "server_error", "illegal memory access"),
+        ("abort", "server_error", "aborted the generation"),
+        ("empty", "empty_output", "no token"),
+    ],
+)
+def test_what_goes_wrong_is_named(tmp_path: Path, fault: str, kind: str, words: str) -> None:
+    result = measure(tmp_path, "--fault", fault)
+    assert set(result.errors_by_kind) == {kind}
+    assert len(result.failed) >= 4
+    assert all(re.search(words, sample.detail) for sample in result.failed)
+
+
+def test_now_and_then_a_500(tmp_path: Path) -> None:
+    result = measure(tmp_path, "--fault", "http_500_sometimes", requests=45, concurrency=1)
+    assert result.errors_by_kind == {"http_status": 2}
+    assert len(result.succeeded) == 43
+
+
+@pytest.mark.parametrize("fault", ["hang", "silent"])
+def test_a_hang_is_bounded_by_the_time_limit(tmp_path: Path, fault: str) -> None:
+    started = time.monotonic()
+    result = measure(tmp_path, "--fault", fault, timeout=0.5, requests=1000, concurrency=2, error_limit=4)
+    assert time.monotonic() - started < 5
+    assert result.errors_by_kind == {"timeout": 4}
+    assert "within 0.5 s" in result.failed[0].detail
+    assert re.search("stopped after 4 failed requests: 3 of 1000", result.notes()[0])
+
+
+def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
+    result = measure(tmp_path, "--fault", "die", requests=50)
+    assert set(result.errors_by_kind) <= {"truncated_stream", "connect", "disconnected"}
+    assert "truncated_stream" in result.errors_by_kind
+    assert len(result.failed) >= 5
+
+
+def test_the_processor_time_of_others_is_seen(tmp_path: Path) -> None:
+    with server(tmp_path) as running:
+        before = processor_times(running.process.members())
+        with start_process([sys.executable, "-c", "while True: pass"], env=dict(os.environ), log=tmp_path / "other"):
+            time.sleep(1.0)
+            after = processor_times(running.process.members())
+    share = share_of_others(before, after)
+    assert share is not None
+    assert share > 0.4 / (os.cpu_count() or 1)
+    assert share_of_others(before, before) is None
+
+
+def test_nobody_listens() -> None:
+    result = run_load(f"http://127.0.0.1:{free_port('127.0.0.1')}", LoadProfile(model="any"))
+    assert set(result.errors_by_kind) == {"connect"}
+    assert result.metrics() == {}
+    with pytest.raises(LoadError, match="does not say which model") as caught:
+        run_load(f"http://127.0.0.1:{free_port('127.0.0.1')}", LoadProfile())
+    assert isinstance(caught.value, TaskError)
+
+
+def test_the_clients_own_ceiling_is_far_above_the_rehearsals_speed() -> None:
+    """About 50,000 tokens/s on two cores of 2026; the rehearsal's server makes about 1,000."""
+    ceiling = measure_client_ceiling(concurrency=4, tokens=2000)
+    assert ceiling.tokens_per_second > 5_000
+    assert ceiling.to_json()["concurrency"] == 4

@@ -1,0 +1,155 @@
+"""`launch` with real servers: healthy, slow, broken, on a port that somebody takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from crossgrade.bench import server_process
+from crossgrade.bench.server_process import ServerSpec, ServerStartError, free_port, launch, listens
+from crossgrade.process import StartError
+
+SERVER = Path(__file__).parents[1] / "support" / "openai_server.py"
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+def spec(*options: str, start_timeout: float = 20.0, stop_grace: float = 2.0) -> ServerSpec:
+    return ServerSpec(
+        command=(sys.executable, str(SERVER), "--host", "{host}", "--port", "{port}", *options),
+        environment=ENVIRONMENT,
+        start_timeout=start_timeout,
+        stop_grace=stop_grace,
+    )
+
+
+def script(code: str, start_timeout: float = 20.0) -> ServerSpec:
+    return ServerSpec((sys.executable, "-c", code, "{port}"), ENVIRONMENT, start_timeout=start_timeout)
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_server_is_started_and_stopped(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with launch(spec("--start-delay", "0.3"), log) as server:
+        assert server.start_seconds > 0.3
+        with urllib.request.urlopen(f"{server.base_url}/v1/models") as answer:
+            assert b"echo" in answer.read()
+        assert server.process.poll() is None
+        port = int(server.base_url.rpartition(":")[2])
+        assert listens(server.process.members(), port)
+    assert gone(server.pid)
+    assert server.process.poll() == 0
+    assert not listens((os.getpid(),), port)
+    assert "listening on port" in log.read_text()
+
+
+def test_two_servers_run_at_once(tmp_path: Path) -> None:
+    with launch(spec(), tmp_path / "a") as one, launch(spec(), tmp_path / "b") as two:
+        assert one.base_url != two.base_url
+
+
+def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    with launch(spec("--ignore-sigterm", stop_grace=0.3), tmp_path / "log") as server:
+        started = time.monotonic()
+    assert time.monotonic() - started < 3
+    assert gone(server.pid)
+    assert server.process.poll() == -signal.SIGKILL
+
+
+def test_an_error_in_the_block_stops_the_server(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), launch(spec(), tmp_path / "log") as server:
+        raise ZeroDivisionError
+    assert gone(server.pid)
+
+
+def test_a_server_that_ends_while_starting_tells_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("words of an earlier server\n")
+    code = "import sys; print('loading'); sys.exit('ImportError: libcudart.so.12: cannot open')"
+    started = time.monotonic()
+    with pytest.raises(ServerStartError, match=r"ended while starting \(exit code 1, after") as caught:
+        launch(script(code), log).__enter__()
+    assert time.monotonic() - started < 5
+    assert caught.value.last_words == ("ImportError: libcudart.so.12: cannot open", "loading")
+    assert "ImportError: libcudart.so.12" in str(caught.value)
+    assert str(log) in caught.value.remedy
+
+
+def test_a_server_that_crashes_while_starting_names_the_signal(tmp_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGABRT)"
+    with pytest.raises(ServerStartError, match="killed by SIGABRT"):
+        launch(script(code), tmp_path / "log").__enter__()
+
+
+def test_a_server_that_never_listens(tmp_path: Path) -> None:
+    code = "import time; print('still loading', flush=True); time.sleep(60)"
+    with pytest.raises(ServerStartError, match=r"not healthy within 1 s \(last answer of /health: none"):
+        launch(script(code, start_timeout=1.0), tmp_path / "log").__enter__()
+
+
+def test_a_server_that_never_becomes_healthy(tmp_path: Path) -> None:
+    code = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(503); self.end_headers()
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+    with pytest.raises(ServerStartError, match=r"not healthy within 1.5 s \(last answer of /health: 503\)"):
+        launch(script(code, start_timeout=1.5), tmp_path / "log").__enter__()
+
+
+def test_a_server_that_takes_requests_but_never_answers(tmp_path: Path) -> None:
+    code = """
+import socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+time.sleep(60)
+"""
+    started = time.monotonic()
+    with pytest.raises(ServerStartError, match="last answer of /health: none within"):
+        launch(script(code, start_timeout=1.0), tmp_path / "log").__enter__()
+    assert time.monotonic() - started < 5
+
+
+def test_a_program_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="no-such-server"):
+        launch(ServerSpec(("no-such-server",), ENVIRONMENT), tmp_path / "log").__enter__()
+
+
+def test_another_port_is_tried_when_the_first_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [other.getsockname()[1], free_port("127.0.0.1")]
+        wanted = ports[1]
+        monkeypatch.setattr(server_process, "free_port", lambda _: ports.pop(0))
+        with launch(spec(), tmp_path / "log") as server:
+            assert server.base_url.endswith(f":{wanted}")
+
+
+def test_health_of_another_server_is_not_taken_for_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that listens late could find its port taken by another one, which is healthy."""
+    with launch(spec(), tmp_path / "other") as other:
+        port = int(other.base_url.rpartition(":")[2])
+        monkeypatch.setattr(server_process, "free_port", lambda _: port)
+        with pytest.raises(ServerStartError, match="not the server answers on its port, on each of 3 ports"):
+            launch(spec("--start-delay", "30"), tmp_path / "log").__enter__()
+        assert other.process.poll() is None
+
+
+def test_braces_in_the_command_that_are_no_placeholder_stay() -> None:
+    command = ("serve", "--json", '{"port": {port}, "x": {}}', "--url=http://{host}:{port}")
+    assert ServerSpec(command).arguments(8000) == (
+        "serve",
+        "--json",
+        '{"port": 8000, "x": {}}',
+        "--url=http://127.0.0.1:8000",
+    )

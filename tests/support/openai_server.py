@@ -1,0 +1,186 @@
+"""A small OpenAI-compatible streaming server for tests: it makes no text, it keeps a pace, and it fails on order.
+
+    python tests/support/openai_server.py --port 30000 --pace 0.001 --fault hang
+
+Written on asyncio's streams, so that a test decides every byte that goes over the wire.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+FAULTS = (
+    "none",
+    "http_500",  # every answer is a 500
+    "http_500_sometimes",  # every twentieth
+    "garbage",  # bytes that are no event stream
+    "not_json",  # an event that is not JSON
+    "not_utf8",
+    "no_done",  # ends in good order, without [DONE]
+    "cut",  # closes the connection in the middle of the answer
+    "hang",  # stops sending in the middle, without closing
+    "silent",  # never answers
+    "error_event",  # tells an error inside the stream
+    "abort",  # finish_reason abort
+    "empty",  # no token
+    "die",  # the process ends in the middle of an answer
+    "odd_wire",  # one byte at a time, CR LF, comments, other fields: in good order
+    "pairs_of_tokens",  # two tokens in each chunk, told by usage
+    "no_usage",
+)
+
+
+@dataclass
+class Server:
+    """What all connections share."""
+
+    pace: float
+    fault: str
+    first: float = 0.0  # seconds before the first token
+    requests: int = 0
+    active: int = 0
+    concurrencies: list[int] = field(default_factory=list)  # how many ran when a request began, itself included
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await self._answer(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client left
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        _, path, _ = head[0].split(" ")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if path in ("/v1/completions", "/v1/chat/completions"):
+            self.requests += 1
+            self.active += 1
+            self.concurrencies.append(self.active)
+            try:
+                request = json.loads(body)
+                self.bodies.append(request)
+                return await self._complete(request, "chat" in path, writer)
+            finally:
+                self.active -= 1
+        if path == "/v1/models":
+            return await whole(writer, 200, {"object": "list", "data": [{"id": "echo"}]})
+        if path == "/seen":
+            return await whole(writer, 200, {"concurrencies": self.concurrencies, "bodies": self.bodies})
+        return await whole(writer, 200 if path == "/health" else 404, {"status": "ok"})
+
+    async def _complete(self, request: dict[str, Any], chat: bool, writer: asyncio.StreamWriter) -> bool:
+        fault = self.fault
+        if fault == "silent":
+            await asyncio.sleep(3600)
+        if fault == "http_500" or (fault == "http_500_sometimes" and self.requests % 20 == 0):
+            return await whole(writer, 500, {"error": {"message": "out of memory"}})
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        if fault == "garbage":
+            await send(writer, bytes(range(256)) * 8)
+        else:
+            async for event in self._events(request["max_tokens"], chat):
+                if fault == "odd_wire":
+                    for byte in b": comment\r\nid: 7\r\n" + event.replace(b"\n", b"\r\n"):
+                        await send(writer, bytes([byte]))
+                else:
+                    await send(writer, event)
+                if event == b"":
+                    return False
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+    async def _events(self, tokens: int, chat: bool) -> AsyncIterator[bytes]:
+        """The events of one answer; an empty one means: close the connection."""
+        fault = self.fault
+        step = 2 if fault == "pairs_of_tokens" else 1
+        due = time.monotonic() + self.first
+        for number in range(0, 0 if fault == "empty" else tokens, step):
+            # Due times are kept on a fixed grid, so that a late wake-up does not add up.
+            if (delay := due - time.monotonic()) > 0:
+                await asyncio.sleep(delay)
+            due += self.pace
+            if number >= tokens // 2:
+                if fault == "hang":
+                    await asyncio.sleep(3600)
+                elif fault == "die":
+                    os._exit(3)
+                elif fault == "cut":
+                    yield b""
+                    return
+                elif fault == "error_event":
+                    yield encode({"error": {"message": "CUDA error: an illegal memory access", "code": 500}})
+                elif fault == "not_json":
+                    yield b"data: {broken\n\n"
+                elif fault == "not_utf8":
+                    yield b"data: \xff\xfe\n\n"
+            yield encode({"choices": [{"index": 0, **content(chat, " tok" * step), "finish_reason": None}]})
+        reason = "abort" if fault == "abort" else "length"
+        yield encode({"choices": [{"index": 0, **content(chat, ""), "finish_reason": reason}]})
+        if fault != "no_usage":
+            count = 0 if fault == "empty" else tokens
+            yield encode({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": count}})
+        if fault != "no_done":
+            yield b"data: [DONE]\n\n"
+
+
+def content(chat: bool, text: str) -> dict[str, Any]:
+    return {"delta": {"content": text}} if chat else {"text": text}
+
+
+def encode(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps({"id": "cmpl-1", "object": "text_completion", **value}).encode() + b"\n\n"
+
+
+async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    if data:
+        writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        await writer.drain()
+
+
+async def whole(writer: asyncio.StreamWriter, status: int, value: object) -> bool:
+    data = json.dumps(value).encode()
+    writer.write(b"HTTP/1.1 %d OK\r\nContent-Type: application/json\r\n" % status)
+    writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
+    await writer.drain()
+    return True
+
+
+async def run(options: argparse.Namespace) -> None:
+    await asyncio.sleep(options.start_delay)
+    server = Server(options.pace, options.fault, options.first)
+    listener = await asyncio.start_server(server.serve, options.host, options.port, backlog=256)
+    print("listening on port", listener.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for the test
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, (lambda: None) if options.ignore_sigterm else stopped.set
+    )
+    await stopped.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds between tokens")
+    parser.add_argument("--first", type=float, default=0.0, help="seconds before the first token")
+    parser.add_argument("--fault", choices=FAULTS, default="none")
+    parser.add_argument("--start-delay", type=float, default=0.0, help="seconds before it listens")
+    parser.add_argument("--ignore-sigterm", action="store_true")
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
