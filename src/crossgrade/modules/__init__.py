@@ -1,0 +1,46 @@
+"""The task modules, one file each. They are imported when a playbook names them, not before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crossgrade.modules.contract import Module
+
+# The playbook's name of a module, and the file that it lives in. Most are the same; `assert` is a Python keyword.
+NAMES: dict[str, str] = {
+    "abi_check": "abi_check",
+    "activate": "activate",
+    "assert": "assert_",
+    "benchmark": "benchmark",
+    "command": "command",
+    "copy": "copy",
+    "cuda_toolkit": "cuda_toolkit",
+    "debug": "debug",
+    "extension_build": "extension_build",
+    "fail": "fail",
+    "file": "file",
+    "gpu_arch_check": "gpu_arch_check",
+    "python_env": "python_env",
+    "server": "server",
+    "set_fact": "set_fact",
+    "smoke_check": "smoke_check",
+    "stat": "stat",
+    "template": "template",
+    "uri": "uri",
+    "venv_backup": "venv_backup",
+    "wait_for": "wait_for",
+}
+
+
+def load_module(name: str) -> Module[Any, Any]:
+    """The module with this name. Raises KeyError for a name that is not in `NAMES`."""
+    from importlib import import_module
+
+    module: Module[Any, Any] = import_module(f"crossgrade.modules.{NAMES[name]}").MODULE
+    return module
+
+
+def arguments_of(name: str) -> type[Any] | None:
+    """The arguments class of a module, or None when there is no such module."""
+    return load_module(name).arguments if name in NAMES else None

@@ -1,0 +1,142 @@
+"""activate: point the active link at a generation, by one rename, and restart what runs from it.
+
+This is the one point at which people and services change over; before it nothing that they use was touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from crossgrade.errors import TaskError
+from crossgrade.jsontype import JSON
+from crossgrade.modules.candidate import drift_of
+from crossgrade.modules.contract import (
+    ApplyContext,
+    Change,
+    Difference,
+    HostView,
+    Module,
+    Outcome,
+    Plan,
+    Prediction,
+    Unchanged,
+)
+from crossgrade.playbook.arguments import argument
+from crossgrade.store.activation import switch
+from crossgrade.store.layout import Store
+
+RESTART_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Before the switch, the generation's files are compared with its manifest."""
+
+    generation: int = argument(doc="The generation, as python_env returns it.")
+    restart: tuple[str, ...] = argument(
+        doc="A command, as a list, that restarts the service; it runs after the switch, and after switching back.",
+        default=(),
+    )
+
+
+@dataclass(frozen=True)
+class State:
+    store: Store
+    active: int | None
+
+
+def inspect(arguments: Arguments, host: HostView) -> State:
+    """Raises TaskError for a generation that is not there or is still being built."""
+    known = {generation.number: generation for generation in host.generations()}
+    generation = known.get(arguments.generation)
+    if generation is None:
+        there = ", ".join(str(number) for number in known) or "none"
+        raise TaskError(
+            f"there is no generation {arguments.generation} (there are: {there})",
+            remedy='For what python_env built: generation: "{{ candidate.generation }}".',
+        )
+    if generation.state == "building":
+        raise TaskError(f"generation {arguments.generation} is not complete", remedy="Let python_env build it anew.")
+    return State(host.store, host.active())
+
+
+def plan(arguments: Arguments, state: State) -> Plan:
+    number = arguments.generation
+    link = state.store.active_link
+    values = {"generation": number, "previous": state.active, "link": str(link) if link else None}
+    if state.active == number:
+        return Unchanged(f"generation {number} is active", {**values, "previous": None})
+    before = str(state.store.venv(state.active)) if state.active is not None else ""
+    return Change(
+        f"activate generation {number}",
+        (Difference(str(link or "the active link"), before, str(state.store.venv(number))),),
+        values,
+        predicts=(Prediction("active", "active", number),),
+    )
+
+
+def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:
+    store, number = context.store, arguments.generation
+    previous, link = store.active(), store.active_link
+    if previous is None or link is None:
+        raise TaskError(
+            "there is no active generation to switch from", remedy="Let venv_backup adopt the working venv first."
+        )
+    generation = store.generation(number)
+    problem = drift_of(store, generation)
+    if problem:
+        raise TaskError(f"{problem}: it is not activated", remedy="Run again: python_env then builds it anew.")
+    record: dict[str, JSON] = {
+        "generation": number, "previous": previous, "state": generation.state, "restart": list(arguments.restart),
+    }  # fmt: skip
+    back = [f"ln -sfn {store.venv(previous)} {link}", *([" ".join(arguments.restart)] if arguments.restart else [])]
+    with context.step(f"activate generation {number}", record, by_hand=back):
+        if generation.state == "rejected":
+            store.write_generation(generation.with_state("ready"))
+        switch(store, number)
+        context.record_activation(previous, number)
+    _restart(arguments.restart, context)
+    return Outcome({**change.values, "previous": previous, "link": str(link)})
+
+
+def _restart(command: Sequence[str], context: ApplyContext) -> None:
+    if not command:
+        return
+    context.progress("restarting the service")
+    completed = context.run(list(command), timeout=RESTART_SECONDS, log_name="restart.log")
+    if not completed.succeeded:
+        raise TaskError(
+            f"the restart failed: {completed.outcome()}: {completed.stderr.strip() or completed.stdout.strip()}",
+            remedy=f"The whole output is in {context.log_directory / 'restart.log'}.",
+        )
+
+
+def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
+    """Switch back if the link is at this generation; then restart, so that the old software serves again.
+
+    The restart is done also when the link was not turned: after a kill nobody knows what the service runs.
+    """
+    store = context.store
+    number, previous = int(str(record["generation"])), int(str(record["previous"]))
+    switched = store.active() == number
+    if switched:
+        switch(store, previous)
+        context.record_activation(number, previous)
+    if record.get("state") == "rejected" and store.folder(number).is_dir():
+        store.write_generation(store.generation(number).with_state("rejected"))
+    restart = record.get("restart")
+    _restart([str(part) for part in restart] if isinstance(restart, list) else [], context)
+    return f"switched back to generation {previous}" if switched else ""
+
+
+MODULE = Module(
+    name="activate",
+    arguments=Arguments,
+    effect="changes",
+    inspect=inspect,
+    plan=plan,
+    apply=apply,
+    undo=undo,
+    summary="Point the active link at a generation: one rename.",
+)

@@ -1,0 +1,280 @@
+"""What a task module is, and what the engine hands to it.
+
+A module is one file that reads top to bottom: `Arguments`, `inspect`, `plan`, `apply`, `undo`, and at the
+end `MODULE`, which ties them together. `inspect` only reads, `plan` is pure, `apply` makes the change
+through an `ApplyContext` that journals each effect before it happens, `undo` takes one journaled effect
+back and may be called twice or on an effect that never happened.
+
+Check mode, diff, retries, loops, tags, timing and events are the engine's, once for all modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from crossgrade.jsontype import JSON
+
+if TYPE_CHECKING:
+    from crossgrade.gates.verdict import Verdict
+    from crossgrade.process import Completed
+    from crossgrade.store.generation import Generation
+    from crossgrade.store.layout import Store
+
+ArgumentsT = TypeVar("ArgumentsT")
+StateT = TypeVar("StateT")
+
+# reads: changes nothing, so it runs in check mode too (stat, assert, debug)
+# checks: changes nothing on the machine but takes time or needs the candidate (gates, uri): listed in a plan, not run
+# changes: may change the machine
+Effect = Literal["reads", "checks", "changes"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing as it is and as it will be; `--diff` shows it. Text with newlines is shown as a unified diff."""
+
+    subject: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Something that will be so once the change is made, for the modules that come later in a plan.
+
+    `kind` is one of `path`, `generation`, `active`, `toolkit`, `wheel`; `key` names the thing (an absolute
+    path, a number, a digest), `value` says what it will be.
+    """
+
+    kind: Literal["path", "generation", "active", "toolkit", "wheel"]
+    key: str
+    value: JSON
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a module would do. `values` is the result that `register` sees; in a plan, as predicted.
+
+    With `values_known=False` the result is only known after the run (the output of a command): in a plan,
+    whatever depends on it is shown as `may change`.
+    """
+
+    summary: str
+    differences: tuple[Difference, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+    values_known: bool = True
+    predicts: tuple[Prediction, ...] = ()
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The machine is already as asked. `summary` says why, in a few words."""
+
+    summary: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """The module has nothing to do with this state (`command` with `creates`): shown as Ansible's `skipping`."""
+
+    summary: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+Plan = Change | Unchanged | Skipped
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an apply.
+
+    `changed=None` means: as the module's effect says (`changes` → True, else False). A gate gives its
+    `verdict`; anything but `passed` fails the task unless the gate's own `on_not_run` says `warn`.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    changed: bool | None = None
+    failed: bool = False
+    message: str = ""
+    differences: tuple[Difference, ...] = ()
+    verdict: Verdict | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LockRequest:
+    """What a resolution depends on. Its digest is the key under which the resolved lock is kept.
+
+    `requirements` are requirement strings, `python` the interpreter that the environment is for,
+    `exclude_newer` an RFC 3339 time or "".
+    """
+
+    requirements: tuple[str, ...]
+    python: str
+    constraints: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    prerelease: str = "if-necessary-or-explicit"
+    exclude_newer: str = ""
+
+
+@dataclass(frozen=True)
+class LockedDist:
+    """One dist of a resolved lock: its normalized name and exact version."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A resolved lock: the text of a requirements file with hashes, and its dists in order of name."""
+
+    text: str
+    digest: str
+    dists: tuple[LockedDist, ...]
+
+
+class HostView(Protocol):
+    """What `inspect` may look at: the store and the machine as they are, with the plan's predictions laid over.
+
+    In a real run there are no predictions. Everything here only reads.
+    """
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def check_mode(self) -> bool: ...
+    @property
+    def playbook_directory(self) -> Path:
+        """Relative paths of `copy`, `template` and source trees are looked up from here."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of the task: the process's own, with the playbook's `environment` laid over."""
+        ...
+
+    def predicted(self, kind: str, key: str) -> JSON:
+        """The predicted value, or None when nothing is predicted."""
+        ...
+
+    def generations(self) -> Sequence[Generation]:
+        """All generations by number, predicted ones included."""
+        ...
+
+    def active(self) -> int | None:
+        """The number of the active generation; None before anything was adopted."""
+        ...
+
+    def verdict(self, generation: int, key: str) -> Verdict | None:
+        """The verdict that is on record for this generation under this key, or None."""
+        ...
+
+    def resolve(self, request: LockRequest) -> Lock:
+        """The lock for a request, resolved once per plan with uv; a saved plan brings its own.
+
+        Raises TaskError with the resolver's explanation when there is no solution.
+        """
+        ...
+
+    def run(
+        self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout: float = 60.0
+    ) -> Completed:
+        """Run a program that only reads. The time limit is in seconds."""
+        ...
+
+    def template(self, text: str, name: str) -> str:
+        """Render a template file's text with the variables of the task. `name` is for error messages."""
+        ...
+
+    def evaluate(self, expression: str) -> bool:
+        """Evaluate a condition with the variables of the task, as `when` does."""
+        ...
+
+
+class ApplyContext(Protocol):
+    """What `apply` and `undo` may do beside reading: journaled effects, programs, progress."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def host(self) -> HostView: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def log_directory(self) -> Path:
+        """The run's folder for logs, inside the store."""
+        ...
+
+    def step(
+        self, intent: str, undo: Mapping[str, JSON], *, by_hand: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        """Commit the intent and its undo to the journal, let the body make the effect, then commit completion.
+
+        `undo` is handed to the module's `undo` as it is, also after a kill. `by_hand` holds the commands that
+        a person would type to do the same, for when the undo itself fails.
+        """
+        ...
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+        input_text: str | None = None,
+        log_name: str = "",
+    ) -> Completed:
+        """Run a program whose output goes to the live progress line and to a log file of the run.
+
+        `environment` is laid over the task's environment. A non-zero exit is not an error here: look at it.
+        """
+        ...
+
+    def progress(self, message: str) -> None: ...
+
+    def record_verdict(self, generation: int, key: str, verdict: Verdict) -> None: ...
+
+    def record_activation(self, previous: int | None, active: int | None) -> None:
+        """Tell the journal that the active link was turned; call it after the rename."""
+        ...
+
+
+Inspect = Callable[[ArgumentsT, HostView], StateT]
+Planner = Callable[[ArgumentsT, StateT], Plan]
+Apply = Callable[[ArgumentsT, Change, ApplyContext], Outcome]
+Undo = Callable[[Mapping[str, JSON], ApplyContext], str]
+
+
+def nothing_to_undo(record: Mapping[str, JSON], context: ApplyContext) -> str:  # noqa: ARG001 (the contract's shape)
+    """The undo of a module without effects."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Module(Generic[ArgumentsT, StateT]):
+    """A task module. `undo` returns what it took back, in a few words; "" when there was nothing to take back.
+
+    `proves_itself=False` is for modules whose change cannot be seen afterwards (`command`, `uri`): after all
+    others, inspect and plan are run again and must find nothing left to do.
+    """
+
+    name: str
+    arguments: type[ArgumentsT]
+    effect: Effect
+    inspect: Inspect[ArgumentsT, StateT]
+    plan: Planner[ArgumentsT, StateT]
+    apply: Apply[ArgumentsT]
+    undo: Undo = nothing_to_undo
+    proves_itself: bool = True
+    summary: str = ""

@@ -1,0 +1,81 @@
+"""gpu_arch_check: does every file with device code hold code for this GPU? No GPU is needed to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from crossgrade.modules import gate
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.playbook.arguments import argument
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Reads the fatbin headers of each file and decides for one compute capability."""
+
+    required_one_of: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"),)
+    mutually_exclusive: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"),)
+
+    compute_capability: str = argument(doc='The capability of the GPU, "12.0" for an RTX PRO 6000 Blackwell.')
+    generation: int | None = argument(doc="The generation to check, as python_env returns it.", default=None)
+    path: Path | None = argument(
+        doc="A venv, or any directory, that is no generation. Its verdict is not kept.", default=None
+    )
+    require: tuple[str, ...] = argument(
+        doc="Globs (relative to the environment; `*` also matches `/`) of the files that must have code for "
+        "the GPU; others are only noted. By default every file that holds device code.",
+        default=(),
+    )
+    allow_ptx: bool = argument(
+        doc="Only warn about files that have PTX alone, which the driver compiles at the first start.",
+        default=False,
+    )
+    on_not_run: gate.OnNotRun = argument(
+        doc="What a verdict of `not run` (no file holds device code) does to the run.",
+        default="fail",
+    )
+
+
+def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
+    candidate = gate.find_candidate(arguments.generation, arguments.path, host)
+    matters = {
+        "compute_capability": arguments.compute_capability,
+        "require": list(arguments.require),
+        "allow_ptx": arguments.allow_ptx,
+    }
+    return gate.gate_state("gpu_arch_check", candidate, host, matters)
+
+
+def plan(arguments: Arguments, state: gate.GateState) -> Plan:
+    what = f"check for device code for {arguments.compute_capability} in"
+    return gate.plan_gate(state, what, arguments.on_not_run)
+
+
+def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+    from crossgrade.gates.gpu_arch import judge_gpu_arch
+    from crossgrade.inspect.native import inspect_native
+
+    state = inspect(arguments, context.host)
+    gate.refuse_unfinished(state.candidate)
+    context.progress(f"reading the device code of {state.candidate.title}")
+    verdict = judge_gpu_arch(
+        inspect_native(state.candidate.venv),
+        arguments.compute_capability,
+        require=arguments.require or None,
+        allow_ptx=arguments.allow_ptx,
+    )
+    return gate.conclude(verdict, state, arguments.on_not_run, context)
+
+
+MODULE = Module(
+    name="gpu_arch_check",
+    arguments=Arguments,
+    effect="checks",
+    inspect=inspect,
+    plan=plan,
+    apply=apply,
+    summary="Gate: there is device code for the GPU.",
+)

@@ -1,0 +1,128 @@
+"""python_env: a venv from an exact, hashed lock.
+
+Without `path` it builds the candidate: the next generation, beside everything that is there. A generation that
+was built from the same inputs is used again, also one that a failed run left behind (`rejected`), as long as
+its files still are what its manifest says; it stays marked `rejected` until `activate` has activated it.
+
+With `path` it makes an ordinary venv there, or finds that the one that is there meets the requirements. It
+never changes an environment that is there already.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crossgrade.jsontype import JSON
+from crossgrade.modules import candidate, plain_env
+from crossgrade.modules.contract import ApplyContext, Change, HostView, LockRequest, Module, Outcome, Plan
+from crossgrade.modules.dists import parse_requirement
+from crossgrade.modules.extension_build import python_identity, python_program
+from crossgrade.modules.filling import Recipe
+from crossgrade.modules.wheels import find_wheel
+from crossgrade.playbook.arguments import argument
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The requirements are resolved when the plan is made; what is installed is exactly what the plan showed."""
+
+    requirements: tuple[str, ...] = argument(doc="Requirements as in requirements.txt, one for each item.")
+    path: str | None = argument(
+        doc="Make an ordinary venv here. Without it, the next generation is built: the candidate.", default=None
+    )
+    wheels: tuple[str, ...] = argument(
+        doc="Wheels to install after the lock: what extension_build returned, or paths of wheel files. A dist of "
+        "the same name in the lock is left out.",
+        default=(),
+    )
+    constraints: tuple[str, ...] = argument(doc="Versions that must hold if a dist is needed at all.", default=())
+    overrides: tuple[str, ...] = argument(doc="Versions to take whatever the dists themselves ask for.", default=())
+    toolkit: str | None = argument(
+        doc="The digest that cuda_toolkit returned: the generation's CUDA_HOME, for kernels compiled at run time.",
+        default=None,
+    )
+    environment: Mapping[str, str] = argument(
+        doc="Variables for whatever runs from the generation.", default_factory=dict
+    )
+    python: str | None = argument(doc="The interpreter. By default the one behind crossgrade's own venv.", default=None)
+    index_url: str = argument(doc="The package index, instead of PyPI.", default="")
+    extra_index_urls: tuple[str, ...] = argument(doc="More package indexes; they come first.", default=())
+    find_links: tuple[str, ...] = argument(doc="Folders or pages with more wheels.", default=())
+    prerelease: str = argument(
+        doc="Which pre-releases count.",
+        default="if-necessary-or-explicit",
+        choices=("disallow", "allow", "if-necessary", "explicit", "if-necessary-or-explicit"),
+    )
+    exclude_newer: str = argument(doc="Leave out what was published after this time (RFC 3339).", default="")
+
+
+State = candidate.State | plain_env.State
+
+
+def inspect(arguments: Arguments, host: HostView) -> State:
+    for text in (*arguments.requirements, *arguments.constraints, *arguments.overrides):
+        parse_requirement(text)
+    python = python_program(arguments.python, host)
+    request = LockRequest(
+        arguments.requirements,
+        python,
+        arguments.constraints,
+        arguments.overrides,
+        arguments.index_url,
+        arguments.extra_index_urls,
+        arguments.find_links,
+        arguments.prerelease,
+        arguments.exclude_newer,
+    )
+    wheels = tuple(find_wheel(given, host) for given in arguments.wheels)
+    if arguments.path is not None:
+        return plain_env.inspect(arguments.path, request, wheels, host)
+    wanted = candidate.Wanted(
+        request,
+        wheels,
+        arguments.toolkit or "",
+        {name: str(value) for name, value in arguments.environment.items()},
+        python_version(arguments.python, python),
+        python_identity(arguments.python, host),
+    )
+    return candidate.inspect(wanted, host)
+
+
+def python_version(given: str | None, program: str) -> str:
+    """The full version, `3.11.7`, of the interpreter that is asked for."""
+    if given is None:
+        return platform.python_version()
+    from crossgrade.inspect.query import run_query
+
+    question = "import platform; print(platform.python_version())"
+    return run_query([program, "-I", "-c", question]).stdout.strip()
+
+
+def plan(arguments: Arguments, state: State) -> Plan:  # noqa: ARG001 (the contract's shape)
+    return plain_env.plan(state) if isinstance(state, plain_env.State) else candidate.plan(state)
+
+
+def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+    state: State = change.payload["state"]
+    recipe: Recipe = change.payload["recipe"]
+    if isinstance(state, plain_env.State):
+        return plain_env.apply(state, recipe, change, context)
+    return candidate.apply(state, recipe, change, context)
+
+
+def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
+    return plain_env.undo(record, context) if "path" in record else candidate.undo(record, context)
+
+
+MODULE = Module(
+    name="python_env",
+    arguments=Arguments,
+    effect="changes",
+    inspect=inspect,
+    plan=plan,
+    apply=apply,
+    undo=undo,
+    summary="A venv from an exact, hashed lock: the candidate generation, or an ordinary one.",
+)

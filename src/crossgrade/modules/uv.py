@@ -1,0 +1,298 @@
+"""uv: finding the program, resolving requirements to a lock with hashes, reading locks, installing them.
+
+pip's own index settings (PIP_INDEX_URL and its kin) mean nothing to uv; a server that reaches PyPI through a
+mirror would lose it. They are handed to uv under uv's names wherever uv was not told otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from crossgrade.errors import TaskError
+from crossgrade.modules.contract import Lock, LockedDist, LockRequest
+
+if TYPE_CHECKING:
+    from crossgrade.process import Completed
+
+RESOLVE_SECONDS = 600.0
+ATTEMPTS = 3
+# What uv says when the network or the index failed, not the request: worth another try.
+_TRANSIENT = re.compile(
+    r"Request failed after|Failed to fetch|error sending request|operation timed out|timed out|dns error"
+    r"|Connection (?:refused|reset)|connection closed|HTTP status server error|error decoding response body"
+    r"|50[0234] |429 Too Many",
+    re.IGNORECASE,
+)
+# A mistake in the request looks like a failed fetch too, but no waiting helps.
+_PERMANENT = re.compile(r"No solution found|HTTP status client error \((?:401|403|404)|certificate", re.IGNORECASE)
+# `error:` and `cause:`, and the crosses and arrows that older versions draw (U+00D7, U+2500 to U+25FF)
+_MARKS = re.compile(r"^\s*(?:error:|cause:|[\u00d7\u2500-\u25ff>]+)\s*")
+_HASH = re.compile(r"\s+--hash[=\s]\S+")
+
+
+class Run(Protocol):
+    """Runs a program that only reads, as `HostView.run` does."""
+
+    def __call__(
+        self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout: float = 60.0
+    ) -> Completed: ...
+
+
+def uv_program() -> str:
+    """The path of the uv that came with crossgrade. Raises TaskError when it is missing."""
+    from uv import find_uv_bin
+
+    try:
+        return os.fspath(find_uv_bin())
+    except FileNotFoundError as error:
+        raise TaskError(
+            f"uv is not where its package should have put it: {error}", remedy="Install it: pip install uv"
+        ) from error
+
+
+# ---- the index settings of pip
+
+
+def index_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What to add to the environment so that uv uses the indexes that pip is told to use.
+
+    uv's own variables win. Folders of PIP_FIND_LINKS that do not exist are left out, as pip ignores them.
+    """
+    added: dict[str, str] = {}
+
+    def hand_over(name: str, value: str, *uv_names: str) -> None:
+        if value and not any(environment.get(uv_name) for uv_name in (name, *uv_names)):
+            added[name] = value
+
+    hand_over("UV_DEFAULT_INDEX", environment.get("PIP_INDEX_URL", ""), "UV_INDEX_URL")
+    hand_over("UV_INDEX", environment.get("PIP_EXTRA_INDEX_URL", ""), "UV_EXTRA_INDEX_URL")
+    places = [place for place in environment.get("PIP_FIND_LINKS", "").split() if _is_place(place)]
+    hand_over("UV_FIND_LINKS", ",".join(places))
+    hand_over("UV_INSECURE_HOST", environment.get("PIP_TRUSTED_HOST", ""))
+    hand_over("SSL_CERT_FILE", environment.get("PIP_CERT", ""))
+    return added
+
+
+def _is_place(place: str) -> bool:
+    return "://" in place or Path(place).expanduser().exists()
+
+
+def index_options(request: LockRequest) -> list[str]:
+    """The options that say where dists come from; the same for resolving and installing."""
+    options: list[str] = []
+    if request.index_url:
+        options += ["--default-index", request.index_url]
+    for url in request.extra_index_urls:
+        options += ["--index", url]
+    for place in request.find_links:
+        options += ["--find-links", place]
+    return options
+
+
+# ---- resolving
+
+
+def resolve_argv(request: LockRequest, folder: Path) -> list[str]:
+    """The command that resolves a request; `folder` holds the files that `write_request` wrote."""
+    argv = [uv_program(), "pip", "compile", str(folder / "requirements.in"), "--python", request.python]
+    argv += ["--generate-hashes", "--no-header", "--no-annotate", "--quiet", "--prerelease", request.prerelease]
+    if request.constraints:
+        argv += ["--constraints", str(folder / "constraints.txt")]
+    if request.overrides:
+        argv += ["--overrides", str(folder / "overrides.txt")]
+    if request.exclude_newer:
+        argv += ["--exclude-newer", request.exclude_newer]
+    return argv + index_options(request)
+
+
+def _write_request(request: LockRequest, folder: Path) -> None:
+    for name, lines in (
+        ("requirements.in", request.requirements),
+        ("constraints.txt", request.constraints),
+        ("overrides.txt", request.overrides),
+    ):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def resolve_lock(request: LockRequest, run: Run, environment: Mapping[str, str] = os.environ) -> Lock:
+    """Resolve a request to exact versions with hashes. Reads only; uses the network.
+
+    `environment` is the one that `run` gives to uv: it is looked at for pip's index settings. Failures of the
+    network are tried again, with growing pauses. Raises TaskError with uv's explanation.
+    """
+    if not request.requirements:
+        return lock_of("")
+    from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
+
+    retrying = Retrying(
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential_jitter(initial=1, max=15),
+        retry=retry_if_result(is_transient),
+        retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+    )
+    with tempfile.TemporaryDirectory(prefix="crossgrade-resolve-") as name:
+        folder = Path(name)
+        _write_request(request, folder)
+        completed = retrying(
+            run, resolve_argv(request, folder), environment=index_environment(environment), timeout=RESOLVE_SECONDS
+        )
+    if not completed.succeeded:
+        raise resolution_error(request, completed)
+    return lock_of(completed.stdout)
+
+
+def is_transient(completed: Completed) -> bool:
+    """Whether uv failed by the network or the index in a way that may have passed a moment later."""
+    said = completed.stderr
+    return not completed.succeeded and not _PERMANENT.search(said) and bool(_TRANSIENT.search(said))
+
+
+def resolution_error(request: LockRequest, completed: Completed) -> TaskError:
+    explanation = explain(completed.stderr) or completed.outcome()
+    if "No solution found" in completed.stderr:
+        return TaskError(
+            f"the requirements have no solution: {explanation}",
+            remedy="Loosen one of the requirements or constraints that it names.",
+        )
+    if is_transient(completed):
+        return TaskError(
+            f"the package index could not be reached ({ATTEMPTS} attempts): {explanation}",
+            remedy="Check the network, the proxy (HTTPS_PROXY) and the index (UV_DEFAULT_INDEX or PIP_INDEX_URL).",
+        )
+    return TaskError(f"uv could not resolve {', '.join(request.requirements)}: {explanation}")
+
+
+def explain(stderr: str) -> str:
+    """uv's error report as running text: its marks taken off, its causes in order."""
+    lines = [_MARKS.sub("", line).strip() for line in stderr.splitlines()]
+    kept = [line for line in lines if line and not line.startswith("warning:")]
+    return ". ".join(line.rstrip(".:") for line in kept)
+
+
+# ---- locks
+
+
+@dataclass(frozen=True)
+class LockEntry:
+    """One dist of a lock with its own lines of text, hashes included."""
+
+    dist: LockedDist
+    text: str
+
+
+def lock_of(text: str) -> Lock:
+    """A lock from the text of a requirements file with hashes. Raises TaskError as `parse_lock` does."""
+    return Lock(text, sha256(text.encode()).hexdigest(), parse_lock(text))
+
+
+def parse_lock(text: str) -> tuple[LockedDist, ...]:
+    """The dists of a lock in order of name.
+
+    Raises TaskError for a line that pins no exact version or carries no hash: such a lock would not say what
+    gets installed.
+    """
+    return tuple(sorted((entry.dist for entry in lock_entries(text)), key=lambda dist: dist.name))
+
+
+def lock_entries(text: str) -> Iterator[LockEntry]:
+    """The entries of a lock in order of text. Raises TaskError as `parse_lock` does."""
+    for lines in _logical_lines(text):
+        joined = " ".join(line.rstrip("\\").strip() for line in lines)
+        requirement, hashes = _HASH.sub("", joined).strip(), _HASH.findall(joined)
+        if requirement.startswith("-"):  # an option: `--index-url …`
+            continue
+        dist = _locked(requirement)
+        if dist is None:
+            raise TaskError(f"the lock does not pin an exact version here: {requirement}")
+        if not hashes:
+            raise TaskError(f"the lock has no hash for {requirement}")
+        yield LockEntry(dist, "\n".join(lines) + "\n")
+
+
+def lock_without(text: str, names: Collection[str]) -> str:
+    """The lock's text without some dists: those that a wheel built here takes the place of."""
+    return "".join(entry.text for entry in lock_entries(text) if entry.dist.name not in names)
+
+
+def _logical_lines(text: str) -> Iterator[list[str]]:
+    lines: list[str] = []
+    for line in text.splitlines():
+        if not lines and (not line.strip() or line.lstrip().startswith("#")):
+            continue
+        lines.append(line)
+        if not line.endswith("\\"):
+            yield lines
+            lines = []
+    if lines:
+        yield lines
+
+
+def _locked(requirement: str) -> LockedDist | None:
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    try:
+        parsed = Requirement(requirement.partition(" #")[0])
+    except InvalidRequirement:
+        return None
+    if parsed.url:
+        return LockedDist(canonicalize_name(parsed.name), _version_in_url(parsed.url))
+    exact = [one.version for one in parsed.specifier if one.operator in ("==", "===")]
+    if len(exact) != 1 or exact[0].endswith(".*"):
+        return None
+    return LockedDist(canonicalize_name(parsed.name), exact[0])
+
+
+def _version_in_url(url: str) -> str:
+    from urllib.parse import unquote, urlsplit
+
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    try:
+        return str(parse_wheel_filename(Path(unquote(urlsplit(url).path)).name)[1])
+    except InvalidWheelFilename:
+        return url
+
+
+# ---- installing
+
+# `copy` on purpose. uv's default, `clone`, falls back to hard links where the filesystem cannot share blocks
+# (measured with uv 0.13 on ext4), and then the venv and uv's cache are the same files: an edit in one, or a
+# `uv cache clean` and refill, would reach into a generation that is meant never to change. Where the
+# filesystem can share blocks (XFS, Btrfs), the kernel's copy does that by itself.
+_LINK_MODE = ("--link-mode", "copy")
+
+
+def install_lock(
+    python: str, lock_file: Path, request: LockRequest, *, target: Path | None = None, compile_bytecode: bool = True
+) -> list[str]:
+    """The command that installs a lock file into the environment of `python`, or into the folder `target`.
+
+    Every file is checked against its hash and nothing is added to what the lock names. The bytecode is
+    compiled at once, so that no import writes into the environment later.
+    """
+    argv = [uv_program(), "pip", "install", "--python", python, "--require-hashes", "--no-deps", *_LINK_MODE]
+    if compile_bytecode:
+        argv.append("--compile-bytecode")
+    if target is not None:
+        argv += ["--target", str(target)]
+    return [*argv, *index_options(request), "--requirements", str(lock_file)]
+
+
+def install_wheels(python: str, wheels: Sequence[Path]) -> list[str]:
+    """The command that installs wheel files and nothing else; check their digests before."""
+    options = ["--no-deps", "--no-index", "--offline", *_LINK_MODE, "--compile-bytecode"]
+    return [uv_program(), "pip", "install", "--python", python, *options, *map(str, wheels)]
+
+
+def make_venv(python: str, path: Path, prompt: str, *, existing: bool = False) -> list[str]:
+    """The command that makes a venv; with `existing` in a folder that is there already."""
+    argv = [uv_program(), "venv", "--python", python, "--prompt", prompt, "--no-project"]
+    return [*argv, *(["--allow-existing"] if existing else []), str(path)]

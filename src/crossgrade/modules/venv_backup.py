@@ -1,0 +1,204 @@
+"""venv_backup: take the working venv into the store as a generation, with a manifest of every file.
+
+The directory is moved, not copied, and a link to it takes its place in the same instant (`renameat2` with
+RENAME_EXCHANGE), so it costs no space, and whatever runs from the old path goes on running. From then on the
+path is the active link. The backup is the way back: undoing the run leaves a complete one in place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from crossgrade.errors import StoreError, TaskError
+from crossgrade.jsontype import JSON
+from crossgrade.modules.contract import (
+    ApplyContext,
+    Change,
+    Difference,
+    HostView,
+    Module,
+    Outcome,
+    Plan,
+    Prediction,
+    Unchanged,
+)
+from crossgrade.modules.dists import versions
+from crossgrade.modules.files import absolute, prediction_for
+from crossgrade.playbook.arguments import argument
+from crossgrade.store.activation import adopt, check_adoptable, undo_adoption
+from crossgrade.store.generation import Generation
+from crossgrade.store.layout import Store
+from crossgrade.store.manifest import build_manifest, quick_drift, write_manifest
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Done once for an environment; afterwards its path is a link to the active generation."""
+
+    path: str = argument(doc="The venv that people and services use: the directory that holds bin/python.")
+
+
+@dataclass(frozen=True)
+class State:
+    """`active` when the path is the active link already. Otherwise what is to be adopted; sizes in bytes.
+
+    `files` is None for a venv that an earlier task of the plan will make.
+    """
+
+    path: Path
+    store: Store
+    active: int | None
+    number: int
+    dists: Mapping[str, str]
+    files: int | None = None
+    size: int = 0
+
+
+# ---- inspect
+
+
+def inspect(arguments: Arguments, host: HostView) -> State:
+    path = absolute(arguments.path, host)
+    active, link = host.active(), host.store.active_link
+    predicted = prediction_for(path, host) or {}
+    if active is not None:
+        if (link is not None and _same_entry(link, path)) or "generation" in predicted:
+            return State(path, host.store, active, active, {})
+        raise TaskError(
+            f"this store has adopted {link} already, and {path} is to be adopted",
+            remedy="One store serves one environment: give each its own --root.",
+        )
+    number = host.store.next_number()
+    dists = predicted.get("dists")
+    if isinstance(dists, dict):
+        return State(path, host.store, None, number, {name: str(version) for name, version in dists.items()})
+    check_adoptable(host.store, path)
+    files, size = count(path) if host.check_mode else (None, 0)
+    return State(path, host.store, None, number, versions(path), files, size)
+
+
+def _same_entry(one: Path, other: Path) -> bool:
+    """Whether two paths name the same directory entry, however the folders above are written."""
+    return one.name == other.name and os.path.realpath(one.parent) == os.path.realpath(other.parent)
+
+
+def count(folder: Path) -> tuple[int, int]:
+    """Files below the folder, and their bytes."""
+    files = size = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            files += 1
+            size += os.lstat(f"{directory}/{name}").st_size
+    return files, size
+
+
+# ---- plan
+
+
+def plan(arguments: Arguments, state: State) -> Plan:  # noqa: ARG001 (the contract's shape)
+    venv = state.store.venv(state.number)
+    values = {"generation": state.number, "link": str(state.path)}
+    if state.active is not None:
+        return Unchanged(f"{state.path} is the active link, at generation {state.number}", values)
+    before = "a venv"
+    if state.files is not None:
+        before = f"a venv of {state.files:,} files, {state.size / 1e6:,.1f} MB"
+    link: dict[str, JSON] = {
+        "exists": True, "path": str(state.path), "isdir": False, "islnk": True, "isreg": False,
+        "lnk_target": str(venv), "generation": state.number,
+    }  # fmt: skip
+    generation: dict[str, Any] = _generation(state, "").with_state("ready").to_json()
+    return Change(
+        f"adopt {state.path} as generation {state.number}",
+        (Difference(str(state.path), before, f"a link to {venv}, where it is moved"),),
+        values,
+        predicts=(
+            Prediction("path", str(state.path), link),
+            Prediction("generation", str(state.number), generation),
+            Prediction("active", "active", state.number),
+        ),
+        payload={"state": state},
+    )
+
+
+def _generation(state: State, run_id: str) -> Generation:
+    created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    contents = {"dists": dict(state.dists), "adopted_from": str(state.path)}
+    return Generation(state.number, "", "adopted", "building", created, run_id, {}, contents)
+
+
+# ---- apply
+
+
+def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+    state: State = change.payload["state"]
+    store, path, number = context.store, state.path, state.number
+    venv = store.venv(number)
+    check_adoptable(store, path)
+    generation = _generation(state, context.run_id)
+    with context.step(
+        f"adopt {path} as generation {number}",
+        {"path": str(path), "generation": number, "run": context.run_id},
+        by_hand=[f"rm {path}", f"mv {venv} {path}"],
+    ):
+        store.write_generation(generation)
+        context.progress(f"recording every file of {path}")
+        manifest = build_manifest(path)
+        write_manifest(store.manifest_path(number), manifest)
+        store.set_active_link(path)
+        adopt(store, path, number)
+        changed = quick_drift(manifest, venv)
+        if changed:
+            raise TaskError(
+                f"{path} was changed while it was backed up: {changed[0]}",
+                remedy="Find out what writes into it (an installation?), wait for its end, and run again.",
+            )
+        # in this order: what is not marked ready is put back after a kill, and then the journal is told so
+        context.record_activation(None, number)
+        store.write_generation(generation.with_state("ready", manifest=manifest.digest))
+    message = f"{manifest.file_count:,} files, {manifest.total_bytes / 1e6:,.1f} MB"
+    return Outcome(change.values, message=message)
+
+
+def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
+    """Take back an adoption that was not completed. A complete one stays."""
+    store, number = context.store, int(str(record["generation"]))
+    path = Path(str(record["path"]))
+    folder, venv = store.folder(number), store.venv(number)
+    if not folder.exists():
+        return ""
+    if (folder / "generation.json").exists():
+        generation = store.generation(number)
+        if generation.run_id != record["run"] or generation.state != "building":
+            return ""
+    moved_back = undo_adoption(store, path, number)
+    if venv.is_dir() and not venv.is_symlink():
+        # Somebody took the link away meanwhile. What lies here is the user's environment: never remove it.
+        if os.path.lexists(path):
+            raise StoreError(
+                f"{path} cannot be put back: something else is there now; the environment is {venv}",
+                remedy=f"Move it away, then: mv {venv} {path}",
+            )
+        venv.rename(path)
+        moved_back = True
+    store.remove_generation(number)
+    if moved_back:
+        context.record_activation(number, None)
+    return f"put {path} back where it was" if moved_back else "removed the unfinished backup"
+
+
+MODULE = Module(
+    name="venv_backup",
+    arguments=Arguments,
+    effect="changes",
+    inspect=inspect,
+    plan=plan,
+    apply=apply,
+    undo=undo,
+    summary="Take the working venv into the store as generation 1, with a manifest, and leave a link in its place.",
+)

@@ -1,0 +1,163 @@
+"""The benchmark gate with real launches of a small server of exact speed: it waits instead of computing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.gate_host import activate, add_generation, run_gate, tree
+from tests.support.module_host import ModuleHost, plan_module
+
+from crossgrade.errors import TaskError
+from crossgrade.modules import benchmark
+from crossgrade.modules.contract import Change, Unchanged
+from crossgrade.store.layout import Store
+
+pytestmark = pytest.mark.usefixtures("store")
+
+SERVER = {"command": ["{python}", "-m", "small_server", "{port}"], "start_timeout": 30}
+QUICK: dict[str, Any] = {
+    "requests": 4,
+    "warmup_requests": 1,
+    "max_tokens": 20,
+    "minimum_pairs": 3,
+    "maximum_pairs": 5,
+    "allowed_loss": 0.2,
+}
+
+
+def arguments(number: int, **others: Any) -> benchmark.Arguments:
+    return benchmark.Arguments(**{"server": SERVER, "generation": number, **QUICK, **others})
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> ModuleHost:
+    return ModuleHost(tmp_path)
+
+
+@pytest.fixture
+def store(host: ModuleHost) -> Store:
+    """Three generations, the third at half the speed; the first is active."""
+    for number, seconds in {1: "0.005", 2: "0.005", 3: "0.010"}.items():
+        add_generation(host.store, number, environment={"SMALL_TOKEN_SECONDS": seconds})
+    activate(host.store, 1)
+    return host.store
+
+
+def test_as_fast_passes_and_stays_on_record(store: Store, host: ModuleHost) -> None:
+    planned = plan_module(benchmark.MODULE, arguments(2), host)
+    assert isinstance(planned, Change)
+    assert planned.summary == "benchmark generation 2: against generation 1, 3 to 5 pairs of launches"
+    before = tree(store.venv(1)), tree(store.venv(2))
+    outcome = run_gate(benchmark.MODULE, arguments(2), host)
+    assert not outcome.failed, outcome.message
+    assert (tree(store.venv(1)), tree(store.venv(2))) == before
+    figures = outcome.values["figures"]
+    assert figures["baseline"] == 1
+    assert figures["metrics"]["output_tokens_per_second"]["mean_ratio"] == pytest.approx(1, abs=0.15)
+    # every sample is kept, and every pair was told
+    header, *pairs = [json.loads(line) for line in Path(figures["samples"]).read_text().splitlines()]
+    assert header["sides"]["old"] == {"generation": 1, "manifest": "manifest-1"}
+    assert len(pairs) == figures["pairs"]
+    assert [pair["first"] for pair in pairs[:3]] == ["old", "new", "old"]
+    assert len(pairs[0]["new"]["result"]["samples"]) == 4
+    assert "pair 1 of at most 5: measuring the old server" in host.messages
+    told = [line for line in host.messages if "ratio" in line]
+    assert len(told) == len(pairs)
+    assert told[-1].startswith(f"pair {len(pairs)} of at most 5: old ")
+    assert "bounds" in told[-1]
+    # activated: there is nothing left to compare it with, and the verdict stands
+    activate(store, 2)
+    assert isinstance(plan_module(benchmark.MODULE, arguments(2), host), Unchanged)
+    # rolled back to the same baseline: it stands as well
+    activate(store, 1)
+    assert isinstance(plan_module(benchmark.MODULE, arguments(2), host), Unchanged)
+    # against something else it says nothing
+    activate(store, 3)
+    planned = plan_module(benchmark.MODULE, arguments(2), host)
+    assert isinstance(planned, Change)
+    assert "against generation 3" in planned.summary
+    assert isinstance(plan_module(benchmark.MODULE, arguments(2, baseline=1), host), Unchanged)
+
+
+def test_slower_fails_with_the_numbers(host: ModuleHost) -> None:
+    outcome = run_gate(benchmark.MODULE, arguments(3), host)
+    assert outcome.failed
+    assert outcome.values["verdict"] == "failed"
+    assert outcome.message.startswith("output ")
+    assert "tokens/s (ratio 0.5" in outcome.message
+    assert "allowed loss 20%" in outcome.message
+    planned = plan_module(benchmark.MODULE, arguments(3), host)
+    assert isinstance(planned, Change)
+    assert "benchmark generation 3 again (failed on 20" in planned.summary
+
+
+def test_other_metrics(host: ModuleHost) -> None:
+    outcome = run_gate(benchmark.MODULE, arguments(3, metrics={"itl_median": 0.2, "ttft_p90": 0.9}), host)
+    assert outcome.failed
+    assert "inter-token latency (median)" in outcome.message
+    assert set(outcome.values["figures"]["metrics"]) == {"itl_median", "ttft_p90"}
+
+
+def test_nothing_to_compare_with(store: Store, host: ModuleHost) -> None:
+    activate(store, 2)
+    outcome = run_gate(benchmark.MODULE, arguments(2), host)
+    assert outcome.failed
+    assert outcome.values["verdict"] == "not run"
+    assert "generation 2 is itself the active one" in outcome.message
+    outcome = run_gate(benchmark.MODULE, arguments(2, baseline=2, on_not_run="warn"), host)
+    assert not outcome.failed
+    assert "cannot be compared with itself" in outcome.message
+    # as soon as there is something to compare with, the question is open again
+    activate(store, 1)
+    assert isinstance(plan_module(benchmark.MODULE, arguments(2, on_not_run="warn"), host), Change)
+    link = store.active_link
+    assert link is not None
+    link.unlink()
+    planned = plan_module(benchmark.MODULE, arguments(3), host)
+    assert planned.summary.startswith("benchmark generation 3: it will not run, no generation is active yet")
+    outcome = run_gate(benchmark.MODULE, arguments(3), host)
+    assert outcome.failed
+    assert "no generation is active yet" in outcome.message
+
+
+def test_servers_that_do_not_start(store: Store, host: ModuleHost) -> None:
+    add_generation(store, 4, environment={"SMALL_START": "fail"})
+    outcome = run_gate(benchmark.MODULE, arguments(4), host)
+    assert outcome.failed
+    assert outcome.values["verdict"] == "failed"
+    assert outcome.message.startswith("pair 1: the new server: the server ended while starting")
+    assert outcome.message.endswith("libcudart.so.13: cannot open shared object file")
+    outcome = run_gate(benchmark.MODULE, arguments(2, baseline=4), host)
+    assert outcome.failed
+    assert outcome.values["verdict"] == "not run", "a broken baseline says nothing about the candidate"
+    assert "the old server" in outcome.message
+
+
+def test_failed_requests_fail_the_gate(store: Store, host: ModuleHost) -> None:
+    add_generation(store, 4, environment={"SMALL_FAIL_REQUESTS": "1"})
+    outcome = run_gate(benchmark.MODULE, arguments(4), host)
+    assert outcome.failed
+    assert "http_status (new)" in outcome.message
+    assert outcome.values["figures"]["pairs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"server": {**SERVER, "healt": "/health"}}, ("benchmark: server", "healt", "health")),
+        ({"server": {"command": ["{python}"]}}, ("does not say where {port} goes",)),
+        ({"minimum_pairs": 1}, ("1 to 5 pairs cannot be planned",)),
+        ({"metrics": {"speed": 0.1}}, ("there is no metric speed", "output_tokens_per_second")),
+        ({"allowed_loss": 1.5}, ("allowed loss",)),
+        ({"concurrency": 0}, ("concurrency is 0",)),
+        ({"baseline": 9}, ("there is no generation 9",)),
+    ],
+)
+def test_arguments_are_checked_when_planning(host: ModuleHost, others: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(TaskError) as caught:
+        plan_module(benchmark.MODULE, arguments(2, **others), host)
+    for word in words:
+        assert word in str(caught.value)
