@@ -117,9 +117,7 @@ class BuildHook(BuildHookInterface):  # type: ignore[type-arg]  # its parameter 
         )
         work = scratch / "work"
         work.mkdir()
-        built = build_extension(
-            toolkit, architectures, read_jobs(os.environ), ROOT / "native", work, dict(os.environ)
-        )
+        built = build_extension(toolkit, architectures, read_jobs(os.environ), ROOT / "native", work, dict(os.environ))
         files = {str(built.path): f"rehearsal_engine/{FILE_NAME}"}
 
         # Nothing here may differ between two builds of the same inputs: no time, no path, no host name.

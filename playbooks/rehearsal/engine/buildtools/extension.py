@@ -98,16 +98,12 @@ def _compile_with_nvcc(
     return f"nvcc {_release(runner.run([str(nvcc), '--version']))}"
 
 
-def _compile_with_nvrtc(
-    runner: Runner, toolkit: Toolkit, host: str, architectures: tuple[Architecture, ...]
-) -> str:
+def _compile_with_nvrtc(runner: Runner, toolkit: Toolkit, host: str, architectures: tuple[Architecture, ...]) -> str:
     """native/device.cuh to device.o; the compilers' names and versions."""
     release = toolkit.release
     suffix = "-cu12" if toolkit.major == 12 else ""
     nvrtc_library = toolkit.library(f"libnvrtc.so.{toolkit.major}", f"nvidia-cuda-nvrtc{suffix}=={release}.*")
-    fatbin_library = toolkit.library(
-        f"libnvfatbin.so.{toolkit.major}", f"nvidia-nvfatbin{suffix}=={release}.*"
-    )
+    fatbin_library = toolkit.library(f"libnvfatbin.so.{toolkit.major}", f"nvidia-nvfatbin{suffix}=={release}.*")
     ptxas = toolkit.program("ptxas", f"nvidia-cuda-nvcc{suffix}=={release}.*")
     source = (runner.directory / "native" / "device.cuh").read_text(encoding="utf-8")
 

@@ -26,9 +26,7 @@ def compile_to_ptx(library: Path, source: str, name: str, options: Sequence[str]
     def check(status: int, call: str) -> None:
         if status != 0:
             reason = nvrtc.nvrtcGetErrorString(status).decode()
-            raise BuildError(
-                f"{call}: {reason}", "check the architecture list against this toolkit's release"
-            )
+            raise BuildError(f"{call}: {reason}", "check the architecture list against this toolkit's release")
 
     program = ctypes.c_void_p()
     check(
@@ -67,18 +65,14 @@ def make_fatbin(
     def check(status: int, call: str) -> None:
         if status != 0:
             reason = nvfatbin.nvFatbinGetErrorString(status).decode()
-            raise BuildError(
-                f"{call}: {reason}", "use the nvfatbin wheel of the same CUDA release as the compiler"
-            )
+            raise BuildError(f"{call}: {reason}", "use the nvfatbin wheel of the same CUDA release as the compiler")
 
     handle = ctypes.c_void_p()
     options = (ctypes.c_char_p * 2)(b"-64", b"-host=linux")
     check(nvfatbin.nvFatbinCreate(ctypes.byref(handle), options, ctypes.c_size_t(2)), "nvFatbinCreate")
     try:
         for number, code in cubins:
-            status = nvfatbin.nvFatbinAddCubin(
-                handle, code, ctypes.c_size_t(len(code)), number.encode(), name.encode()
-            )
+            status = nvfatbin.nvFatbinAddCubin(handle, code, ctypes.c_size_t(len(code)), number.encode(), name.encode())
             check(status, f"nvFatbinAddCubin (sm_{number})")
         for number, code in ptx:
             terminated = code + b"\0"  # nvFatbin reads the text up to its end mark

@@ -125,9 +125,7 @@ def read_toolkit(environment: Mapping[str, str]) -> Toolkit:
         raise BuildError(f"{header} does not state CUDART_VERSION", "let CUDA_HOME name a complete toolkit")
     toolkit = Toolkit(home, int(found[1]))
     if toolkit.major < 12:
-        raise BuildError(
-            f"CUDA {toolkit.release} is too old", "use CUDA 12.8 or newer: older ones lack sm_120"
-        )
+        raise BuildError(f"CUDA {toolkit.release} is too old", "use CUDA 12.8 or newer: older ones lack sm_120")
     return toolkit
 
 
@@ -143,9 +141,7 @@ def parse_architectures(text: str) -> tuple[Architecture, ...]:
             )
         architectures.append(Architecture(found[1] + found[2] + found[3], found[4] is not None))
     if not architectures:
-        raise BuildError(
-            f"{ARCHITECTURES_VARIABLE} is empty", "set it to a list such as 12.0 or 9.0;12.0+PTX"
-        )
+        raise BuildError(f"{ARCHITECTURES_VARIABLE} is empty", "set it to a list such as 12.0 or 9.0;12.0+PTX")
     return tuple(architectures)
 
 

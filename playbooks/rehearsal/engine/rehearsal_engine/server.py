@@ -187,9 +187,7 @@ class Handler(BaseHTTPRequestHandler):
             }
             self._send_json(200, {"object": "list", "data": [model]})
         elif path == "/server_info":
-            self._send_json(
-                200, {**build_info(), "device": self.server.device, "extra_work": self.server.extra_work}
-            )
+            self._send_json(200, {**build_info(), "device": self.server.device, "extra_work": self.server.extra_work})
         else:
             raise RequestError(404, f"there is no {path} here")
 
@@ -284,9 +282,7 @@ class Reply:
 
     def whole(self, tokens: list[int]) -> dict[str, Any]:
         text = "".join(map(word, tokens))
-        content: dict[str, Any] = (
-            {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-        )
+        content: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": self.finish_reason(len(tokens))}
         kind = "chat.completion" if self.chat else "text_completion"
         return {**self.head, "object": kind, "choices": [choice], "usage": self.usage(len(tokens))}
@@ -307,9 +303,7 @@ class Reply:
         if self.chat:
             role = {"role": "assistant"} if first else {}
             content = {"delta": {**role, "content": text} if text else {}}
-        return self._encode(
-            {"choices": [{"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}]}
-        )
+        return self._encode({"choices": [{"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}]})
 
     def _encode(self, value: dict[str, Any]) -> bytes:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
@@ -334,9 +328,7 @@ def read_extra_work() -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rehearsal_engine.server", description="The rehearsal's server."
-    )
+    parser = argparse.ArgumentParser(prog="python -m rehearsal_engine.server", description="The rehearsal's server.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=30000, help="0 takes a free one and prints it")
     parser.add_argument("--model-name", default="rehearsal")

@@ -1,0 +1,137 @@
+"""`bench`: how long our own commands take here, beside peers doing the like, in one run, as medians and ratios.
+
+Nothing is judged: the figures are for the README and the docs, together with the machine that is named.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossgrade.commands.common import existing_store, guarded, request_from
+from crossgrade.engine.request import Request
+from crossgrade.errors import CrossgradeError, ExitCode
+from crossgrade.report.terminal import Terminal
+from crossgrade.report.text import Line
+
+REPEATS = 7
+_PEER_PLAYBOOK = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+"""
+_PEER_TASK = """    - name: task {number}
+      ansible.builtin.stat:
+        path: /
+"""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each repeat of one command, and how it is called."""
+
+    label: str
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def bench_command(*, playbook: str, root: str) -> int:
+    """Measure on the store that an upgrade has left. Leaves the active generation as it was."""
+    return guarded(lambda: _bench(request_from({"playbook": playbook, "root": root}, "bench")))
+
+
+def _bench(request: Request) -> int:
+    store = existing_store(request)
+    active = store.active()
+    if active is None or active < 2:
+        raise CrossgradeError(
+            "bench needs a store with an activated candidate", remedy="Run `crossgrade upgrade` first."
+        )
+    terminal = Terminal(sys.stdout)
+    terminal.write([Line(f"machine: {_machine()}; medians of {REPEATS}")])
+    options = ["--root", str(request.root), "--playbook", str(request.playbook)]
+    program = _program("crossgrade")
+    rows = [
+        _time("crossgrade --version", [program, "--version"]),
+        _time("crossgrade plan, nothing to do", [program, "plan", *options]),
+        _time("crossgrade status --json", [program, "status", "--json", *options]),
+        _time(
+            "crossgrade rollback",
+            [program, "rollback", *options],
+            before=lambda: _quiet([program, "rollback", "--to", str(active), *options]),
+        ),
+    ]
+    _quiet([program, "rollback", "--to", str(active), *options])
+    terminal.write(Line(f"{row.label:<46} {row.median * 1000:>8.0f} ms") for row in rows)
+    peers = _peers(_count_tasks(request))
+    for peer, ours in peers:
+        base = next(row for row in rows if row.label == ours)
+        ratio = peer.median / base.median
+        terminal.write([Line(f"{peer.label:<46} {peer.median * 1000:>8.0f} ms   {ratio:.1f} times `{ours}`")])
+    if not peers:
+        terminal.write([Line("ansible-core is not installed here (the dev extra): no peer was measured", "warning")])
+    return ExitCode.DONE
+
+
+def _count_tasks(request: Request) -> int:
+    from crossgrade.engine.prepare import prepare
+    from crossgrade.playbook.model import walk
+
+    prepared = prepare(request)
+    return sum(1 for play, _ in prepared.plays for _, steps in play.sections() for _ in walk(steps))
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def _quiet(argv: Sequence[str]) -> None:
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+
+
+def _time(label: str, argv: Sequence[str], *, before: Callable[[], None] | None = None) -> Timing:
+    """The first call is thrown away: it warms the page cache for both sides alike."""
+    seconds = []
+    for _ in range(REPEATS + 1):
+        if before:
+            before()
+        began = time.perf_counter()
+        _quiet(argv)
+        seconds.append(time.perf_counter() - began)
+    return Timing(label, tuple(seconds[1:]))
+
+
+def _peers(tasks: int) -> list[tuple[Timing, str]]:
+    """Ansible checking as many tasks that have nothing to do, where it is installed."""
+    ansible = Path(_program("ansible-playbook"))
+    if not ansible.exists():
+        return []
+    with tempfile.TemporaryDirectory(prefix="crossgrade-bench-") as folder:
+        playbook = Path(folder) / "peer.yml"
+        playbook.write_text(_PEER_PLAYBOOK + "".join(_PEER_TASK.format(number=n) for n in range(tasks)))
+        checking = _time(
+            f"ansible-playbook --check, {tasks} x stat",
+            [str(ansible), "-i", "localhost,", "-c", "local", "--check", str(playbook)],
+        )
+        version = _time("ansible-playbook --version", [str(ansible), "--version"])
+    return [(version, "crossgrade --version"), (checking, "crossgrade plan, nothing to do")]
+
+
+def _machine() -> str:
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return f"{os.cpu_count()} x {model}, Linux {platform.release()}, Python {platform.python_version()}"

@@ -1,0 +1,79 @@
+"""What the commands share: options to a request, and errors to text and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from crossgrade.engine.request import Request, find_root
+from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
+from crossgrade.store.layout import Store
+
+DEFAULT_PLAYBOOK = Path("playbooks/rehearsal.yml")
+
+
+def request_from(options: Mapping[str, Any], command: str) -> Request:
+    """The request that a command line makes. Raises WrongOptionsError."""
+    extra_vars: dict[str, Any] = {}
+    if options.get("extra_vars"):
+        from crossgrade.playbook.extra_vars import parse_extra_vars
+
+        extra_vars = parse_extra_vars(options["extra_vars"])
+    playbook = Path(options.get("playbook") or DEFAULT_PLAYBOOK).expanduser().absolute()
+    return Request(
+        command=command,
+        playbook=playbook,
+        root=find_root(playbook, options.get("root") or "", extra_vars),
+        extra_vars=extra_vars,
+        inventory=tuple(options.get("inventory") or ()),
+        limit=options.get("limit") or "",
+        only_tags=_split(options.get("tags") or ()),
+        skip_tags=_split(options.get("skip_tags") or ()),
+    )
+
+
+def _split(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(tag.strip() for value in values for tag in value.split(",") if tag.strip())
+
+
+def number(option: str, text: str) -> int | None:
+    """A whole number from 0 up from an option, None when it was not given. Raises WrongOptionsError."""
+    if text == "":
+        return None
+    if not text.isdecimal():
+        raise WrongOptionsError(f"--{option} needs a whole number, not {text!r}")
+    return int(text)
+
+
+def existing_store(request: Request) -> Store:
+    """The store that a command is about. Raises CrossgradeError when there is none."""
+    if not request.store.exists:
+        raise CrossgradeError(
+            f"there is no store at {request.store.root}",
+            remedy="Run `crossgrade upgrade` first, or say where it is with --root or --playbook.",
+        )
+    return request.store
+
+
+def people(options: Mapping[str, Any]) -> TextIO:
+    """Where text for people goes: stdout, or stderr when stdout is for events."""
+    return sys.stderr if options.get("json") else sys.stdout
+
+
+def guarded(body: Callable[[], int]) -> int:
+    """Run a command; errors that a user can mend are shown without a traceback, with their exit code."""
+    from crossgrade.engine.interrupt import Interrupted
+
+    try:
+        return int(body())
+    except CrossgradeError as error:
+        print(f"crossgrade: {error}", file=sys.stderr)  # noqa: T201 - the program's own error output
+        return int(error.exit_code)
+    except (Interrupted, KeyboardInterrupt):
+        print("crossgrade: interrupted", file=sys.stderr)  # noqa: T201 - the program's own error output
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; nothing is left to say
+        return int(ExitCode.NOTHING_CHANGED)

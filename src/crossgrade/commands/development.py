@@ -1,0 +1,57 @@
+"""`test` and `lint`, for whoever works on crossgrade in a checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from crossgrade.commands.common import guarded
+from crossgrade.errors import ExitCode, WrongOptionsError
+
+_LINTERS = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("mypy",),
+    ("lint-imports",),
+)
+_FIXERS = (("ruff", "check", "--fix", "."), ("ruff", "format", "."))
+
+
+def _in_checkout() -> None:
+    if not Path("tests").is_dir() or not Path("pyproject.toml").is_file():
+        raise WrongOptionsError("this command works in a checkout of crossgrade", remedy="Change to its top folder.")
+
+
+def _run(argv: tuple[str, ...]) -> int:
+    """Run a tool of the venv that crossgrade runs in, with its output going straight to the terminal."""
+    program = Path(sys.executable).parent / argv[0]
+    if not program.exists():
+        raise WrongOptionsError(
+            f"{argv[0]} is not installed here", remedy="Install the `dev` extra: pip install -e '.[dev]'"
+        )
+    return subprocess.run([str(program), *argv[1:]], check=False).returncode
+
+
+def test_command(*, slow: bool, faults: bool) -> int:
+    """Run pytest; its exit code becomes ours."""
+    wanted = [*(["slow"] if slow else []), *(["faults"] if faults else [])]
+    excluded = [mark for mark in ("slow", "faults") if mark not in wanted]
+    expression = " and ".join(f"not {mark}" for mark in excluded)
+
+    def body() -> int:
+        _in_checkout()
+        return _run(("pytest", *(("-m", expression) if expression else ())))
+
+    return guarded(body)
+
+
+def lint_command(*, fix: bool) -> int:
+    """Run every linter even when one fails; exit code 1 when any did."""
+
+    def body() -> int:
+        _in_checkout()
+        codes = [_run(argv) for argv in (_FIXERS if fix else ()) + _LINTERS]
+        return ExitCode.NOTHING_CHANGED if any(codes) else ExitCode.DONE
+
+    return guarded(body)

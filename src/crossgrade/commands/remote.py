@@ -1,0 +1,92 @@
+"""`plan` and `upgrade` on hosts over SSH: each host's own crossgrade does the work, this one shows it.
+
+This is the first station: crossgrade must be installed on the host already, in the same version, and the run
+ends with the connection's help only as a viewport. Bringing itself to the host and attaching again come later.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from crossgrade.commands.common import people
+from crossgrade.engine.events import Event
+from crossgrade.engine.prepare import Prepared
+from crossgrade.errors import CrossgradeError, ExitCode, HostUnreachableError, WrongOptionsError
+from crossgrade.hosts.remote_run import run_remote
+from crossgrade.hosts.ssh import open_connection, ssh_target
+from crossgrade.playbook.inventory import Host
+from crossgrade.report.terminal import Terminal
+from crossgrade.report.text import Line
+
+
+def run_on_hosts(options: Mapping[str, Any], prepared: Prepared) -> int:
+    """Run the command on one host after the other; stop at the first that fails. Returns the exit code.
+
+    Raises WrongOptionsError when local hosts and hosts over SSH are mixed, or a saved plan is involved.
+    """
+    if any(host.connection == "local" for host in prepared.hosts):
+        raise WrongOptionsError(
+            "this machine and hosts over SSH cannot be mixed in one run yet", remedy="Choose with --limit."
+        )
+    if options.get("plan") or options.get("out"):
+        raise WrongOptionsError("saved plans work on this machine only yet", remedy="Run it on the host itself.")
+    terminal = Terminal(people(options), verbosity=options["verbose"], show_diff=options["diff"])
+    for host in prepared.hosts:
+        try:
+            code = _run_on(host, options, prepared, terminal)
+        except HostUnreachableError as error:
+            terminal.write([Line(f"unreachable: [{host.name}]: {error}", "failed")])
+            return ExitCode.UNREACHABLE
+        finally:
+            terminal.close()
+        if code:
+            terminal.write([Line(f"{host.name}: exit code {code}", "failed")])
+            return code
+    return ExitCode.DONE
+
+
+def _run_on(host: Host, options: Mapping[str, Any], prepared: Prepared, terminal: Terminal) -> int:
+    target = ssh_target(host.name, host.vars)
+    with open_connection(target, on_retry=lambda message: terminal.write([Line(message, "warning")])) as connection:
+        return run_remote(
+            connection,
+            remote_command(options, prepared),
+            lambda line: _relay(line, host.name, options, terminal),
+            on_stderr=lambda line: terminal.write([Line(f"{host.name}: {line}", "faint")]) if options["verbose"] else None,
+            playbook=prepared.request.playbook,
+            program=target.crossgrade_command,
+            name=host.name,
+        )
+
+
+def remote_command(options: Mapping[str, Any], prepared: Prepared) -> list[str]:
+    """The command for the host's crossgrade, as an argument list: there, the host is `localhost`."""
+    request = prepared.request
+    argv = [request.command]
+    if request.extra_vars:
+        argv += ["-e", json.dumps(dict(request.extra_vars))]
+    for option, tags in (("--tags", request.only_tags), ("--skip-tags", request.skip_tags)):
+        if tags:
+            argv += [option, ",".join(tags)]
+    if options.get("root"):
+        argv += ["--root", options["root"]]
+    argv += [f"--{name.replace('_', '-')}" for name in ("resume", "yes", "detailed_exitcode") if options.get(name)]
+    return argv
+
+
+def _relay(line: str, host: str, options: Mapping[str, Any], terminal: Terminal) -> None:
+    """Show an event of the host under the host's name. Raises CrossgradeError for what is no event."""
+    try:
+        value = json.loads(line)
+        known = ("schema", "event", "sequence", "time", "host")
+        data = {name: content for name, content in value.items() if name not in known}
+        event = Event(value["event"], value["sequence"], value["time"], host, data)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CrossgradeError(f"{host}: its crossgrade sent a line that is no event: {line[:200]!r}") from error
+    if options["json"]:
+        sys.stdout.write(json.dumps(event.to_json()) + "\n")
+        sys.stdout.flush()
+    terminal(event)

@@ -1,0 +1,230 @@
+"""`status`, `history`, `verify` and `facts`: they only read."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from crossgrade.commands.common import existing_store, guarded, number, people, request_from
+from crossgrade.engine.journal import Journal, reading
+from crossgrade.engine.request import Request
+from crossgrade.errors import CrossgradeError, ExitCode
+from crossgrade.report.terminal import Terminal
+from crossgrade.report.text import Line
+from crossgrade.store.layout import Store
+from crossgrade.store.lock import Holder, read_holder
+
+Options = Mapping[str, Any]
+SCHEMA = 1
+
+
+def status_command(options: Options) -> int:
+    return guarded(lambda: _status(options, request_from(options, "status")))
+
+
+def history_command(options: Options) -> int:
+    return guarded(lambda: _history(options, request_from(options, "history")))
+
+
+def verify_command(options: Options) -> int:
+    return guarded(lambda: _verify(options, request_from(options, "verify")))
+
+
+def facts_command(options: Options) -> int:
+    return guarded(lambda: _facts(options, request_from(options, "facts")))
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def _when(seconds: float | None) -> str:
+    return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+# ---- status
+
+
+def describe_status(store: Store) -> dict[str, Any]:
+    """The state of a store as plain data; also of one that is not there yet."""
+    holder = read_holder(store.lock_path)
+    link = store.active_link
+    interrupted: dict[str, Any] | None = None
+    if store.journal_path.exists():
+        with reading(store.journal_path, in_use=holder is not None) as journal:
+            interrupted = None if holder else _describe_interrupted(journal)
+    return {
+        "schema": SCHEMA,
+        "store": str(store.root),
+        "active_link": str(link) if link else None,
+        "active": store.active(),
+        "generations": [_describe_generation(store, generation.number) for generation in store.generations()],
+        "interrupted": interrupted,
+        "lock": asdict(holder) if holder else None,
+    }
+
+
+def _describe_interrupted(journal: Journal) -> dict[str, Any] | None:
+    run = journal.unfinished()
+    if run is None:
+        return None
+    steps = journal.steps(run.id)
+    return {
+        "run": run.id,
+        "command": run.command,
+        "started": run.started,
+        "done": [step.intent for step in steps if step.state == "done"],
+        "unfinished": [step.intent for step in steps if step.state == "intended"],
+    }
+
+
+def _describe_generation(store: Store, number_: int) -> dict[str, Any]:
+    generation = store.generation(number_)
+    return {
+        **generation.to_json(),
+        "path": str(store.venv(number_)),
+        "verdicts": [
+            {"gate": verdict.gate, "outcome": verdict.outcome, "reason": verdict.reason}
+            for verdict in store.verdicts(number_)
+        ],
+    }
+
+
+def _status(options: Options, request: Request) -> int:
+    status = describe_status(request.store)
+    if options["json"]:
+        _print_json(status)
+        return ExitCode.DONE
+    terminal = Terminal(sys.stdout)
+    if not request.store.exists:
+        terminal.write([Line(f"there is no store at {request.store.root} yet: `crossgrade upgrade` makes it")])
+        return ExitCode.DONE
+    terminal.write(_status_lines(status))
+    return ExitCode.DONE
+
+
+def _status_lines(status: Mapping[str, Any]) -> list[Line]:
+    active = status["active"]
+    lines = [Line(f"store: {status['store']}")]
+    if active is None:
+        lines.append(Line(f"active: none ({status['active_link'] or 'nothing was adopted yet'})", "warning"))
+    else:
+        lines.append(Line(f"active: generation {active}, {status['active_link']}", "ok"))
+    for generation in status["generations"]:
+        gates = ", ".join(f"{verdict['gate']} {verdict['outcome']}" for verdict in generation["verdicts"])
+        mark = "*" if generation["number"] == active else " "
+        number_, origin, state = generation["number"], generation["origin"], generation["state"]
+        text = f"{mark} {number_:>3}  {origin:<8} {state:<9} {generation['created']}"
+        lines.append(Line(f"{text}  {gates}".rstrip()))
+    interrupted = status["interrupted"]
+    if interrupted:
+        lines.append(Line(f"interrupted: run {interrupted['run']} (`{interrupted['command']}`)", "warning"))
+        lines += [Line(f"    done: {intent}") for intent in interrupted["done"]]
+        lines += [Line(f"    unfinished: {intent}", "warning") for intent in interrupted["unfinished"]]
+        lines.append(Line("    `crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it"))
+    if status["lock"]:
+        holder = Holder(**status["lock"])
+        lines.append(Line(f"under way: `{holder.command}`, pid {holder.pid}, since {_when(holder.since)}", "changed"))
+    return lines
+
+
+# ---- history
+
+
+def _history(options: Options, request: Request) -> int:
+    store = existing_store(request)
+    with reading(store.journal_path, in_use=read_holder(store.lock_path) is not None) as journal:
+        runs, activations = journal.runs(), journal.activations()
+    if options["json"]:
+        _print_json(
+            {
+                "schema": SCHEMA,
+                "runs": [asdict(run) for run in runs],
+                "activations": [asdict(a) for a in activations],
+            }
+        )
+        return ExitCode.DONE
+    terminal = Terminal(sys.stdout)
+    for run in runs:
+        seconds = "" if run.ended is None else f"{run.ended - run.started:.1f} s"
+        state = "interrupted" if run.state == "running" else run.state
+        style = {"done": "ok", "running": "warning"}.get(run.state, "failed")
+        terminal.write(
+            [
+                Line(
+                    f"{_when(run.started)}  {run.id}  {run.command:<8} {state:<15} {seconds:>8}  {run.summary}",
+                    style,
+                )
+            ]
+        )
+        for turn in activations:
+            if turn.run == run.id:
+                before = "the plain directory" if turn.previous is None else f"generation {turn.previous}"
+                after = "the plain directory" if turn.active is None else f"generation {turn.active}"
+                terminal.write([Line(f"    {_when(turn.time)}  active: {before} -> {after}")])
+    return ExitCode.DONE
+
+
+# ---- verify
+
+
+def _verify(options: Options, request: Request) -> int:
+    from crossgrade.store.manifest import compare, read_manifest
+
+    store = existing_store(request)
+    chosen = number("generation", options["generation"])
+    active = store.active() if chosen is None else chosen
+    if active is None:
+        raise CrossgradeError("no generation is active", remedy="Name one with --generation N.")
+    generation = store.generation(active)
+    if not generation.manifest:
+        raise CrossgradeError(f"generation {active} is not complete and has no manifest: nothing can be verified")
+    manifest = read_manifest(store.manifest_path(active))
+    if manifest.digest != generation.manifest:
+        raise CrossgradeError(f"the manifest of generation {active} is not the one that was recorded for it")
+    began = time.monotonic()
+    comparison = compare(manifest, store.venv(active), full=options["full"])
+    seconds = time.monotonic() - began
+    terminal = Terminal(people(options))
+    if options["json"]:
+        _print_json({"schema": SCHEMA, "generation": active, "identical": comparison.identical, **asdict(comparison)})
+    for kind in ("changed", "missing", "extra"):
+        terminal.write(Line(f"{kind}: {path}", "failed") for path in getattr(comparison, kind))
+    if comparison.bytecode:
+        terminal.write([Line(f"{len(comparison.bytecode)} bytecode files that Python wrote since (harmless)", "faint")])
+    if not comparison.identical:
+        terminal.write([Line(f"generation {active} differs from its manifest", "failed")])
+        return ExitCode.FAILED
+    how = "every byte read" if options["full"] else "by inode, size, mode and times; `--full` reads every byte"
+    size = f"{manifest.file_count} files, {manifest.total_bytes:,} bytes"
+    text = f"generation {active}: {size}, all identical to its manifest"
+    terminal.write([Line(f"{text} ({how}; {seconds:.2f} s)", "ok")])
+    return ExitCode.DONE
+
+
+# ---- facts
+
+
+def _facts(options: Options, request: Request) -> int:
+    from crossgrade.inspect.machine import collect_facts
+
+    facts = collect_facts(root=request.root)
+    if options["json"]:
+        _print_json(facts.to_json())
+        return ExitCode.DONE
+    terminal = Terminal(sys.stdout)
+    for name, value in facts.to_json().items():
+        terminal.write(_fact_lines(name, value))
+    return ExitCode.DONE
+
+
+def _fact_lines(name: str, value: Any) -> list[Line]:
+    if isinstance(value, dict):
+        return [Line(f"{name}:"), *(Line(f"    {key}: {item}") for key, item in value.items())]
+    if isinstance(value, list):
+        return [Line(f"{name}: {'' if value else 'none'}"), *(Line(f"    - {item}") for item in value)]
+    return [Line(f"{name}: {'not known' if value is None else value}")]

@@ -1,0 +1,179 @@
+"""`plan` and `upgrade`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crossgrade.commands.common import guarded, people, request_from
+from crossgrade.engine.events import Events, Listener
+from crossgrade.engine.journal import RunRecord, reading
+from crossgrade.engine.plan import SavedPlan, load_plan, save_plan
+from crossgrade.engine.planning import make_plan
+from crossgrade.engine.prepare import Prepared, prepare
+from crossgrade.engine.request import Request
+from crossgrade.engine.run import Refusal
+from crossgrade.engine.run import upgrade as run_upgrade
+from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
+from crossgrade.inspect.machine import plan_basis
+from crossgrade.playbook.model import walk
+from crossgrade.report.records import JsonLines, RunReport
+from crossgrade.report.run_log import RunLog
+from crossgrade.report.terminal import Terminal
+from crossgrade.report.text import Line, plan_lines
+from crossgrade.store.lock import read_holder
+
+Options = Mapping[str, Any]
+
+
+def plan_command(options: Options) -> int:
+    """Plan, show it, save it when asked to. Exit codes: see `docs/cli.md`."""
+    return guarded(lambda: _plan(options, request_from(options, "plan")))
+
+
+def upgrade_command(options: Options) -> int:
+    return guarded(lambda: _upgrade(options))
+
+
+def _only_looks(options: Options, prepared: Prepared) -> bool:
+    """Do what `--syntax-check` and `--list-tasks` ask for; True when one of them was given."""
+    terminal = Terminal(people(options))
+    if options.get("list_tasks"):
+        for play, hosts in prepared.plays:
+            terminal.write([Line(f"\nplay: {play.name} (hosts: {', '.join(host.name for host in hosts)})", "heading")])
+            for section, steps in play.sections():
+                for task in walk(steps):
+                    tags = f"  TAGS: [{', '.join(task.tags)}]" if task.tags else ""
+                    prefix = "" if section == "tasks" else f"{section}: "
+                    terminal.write([Line(f"  {prefix}{task.display_name}  ({task.module}){tags}")])
+        return True
+    if options.get("syntax_check"):
+        terminal.write([Line(f"playbook: {prepared.request.playbook}: no fault found", "ok")])
+        return True
+    return False
+
+
+def _remote(options: Options, prepared: Prepared) -> int | None:
+    """Hand hosts over SSH to their own crossgrade; None when every host is this machine."""
+    if all(host.connection == "local" for host in prepared.hosts):
+        return None
+    from crossgrade.commands.remote import run_on_hosts
+
+    return run_on_hosts(options, prepared)
+
+
+def _plan(options: Options, request: Request) -> int:
+    prepared = prepare(request)
+    if _only_looks(options, prepared):
+        return ExitCode.DONE
+    remote = _remote(options, prepared)
+    if remote is not None:
+        return remote
+    terminal = Terminal(people(options), verbosity=options["verbose"], show_diff=options["diff"])
+    listeners: tuple[Listener, ...] = (_plan_progress(terminal),)
+    if options["json"]:
+        listeners += (JsonLines(sys.stdout),)
+    events = Events("localhost", listeners)
+    planning = make_plan(prepared, events, plan_basis, notes=_notes(request))
+    terminal.close()
+    events.emit("plan", plan=planning.plan.to_json())
+    _show_plan(terminal, planning.plan, options)
+    if planning.failure:
+        raise CrossgradeError(planning.failure, remedy="Nothing was changed.")
+    if options.get("out"):
+        save_plan(planning.plan, Path(options["out"]).expanduser())
+        terminal.write([Line(f"Saved: carry it out with `crossgrade upgrade --plan {options['out']}`.")])
+    if options["detailed_exitcode"] and planning.plan.has_work:
+        return 2
+    return ExitCode.DONE
+
+
+def _plan_progress(terminal: Terminal) -> Listener:
+    """Only the live line of a plan's walk, and its warnings: the plan itself is shown at the end."""
+    kinds = {"task_progress", "warning"}
+    return lambda event: terminal(event) if event.kind in kinds else None
+
+
+def _show_plan(terminal: Terminal, plan: SavedPlan, options: Options) -> None:
+    terminal.write(plan_lines(plan.to_json(), show_diff=options["diff"], all_tasks=options["verbose"] > 0))
+
+
+def _interrupted(request: Request) -> RunRecord | None:
+    """The run that was interrupted, if any; a run that is under way is none. Reads only."""
+    path = request.store.journal_path
+    if not path.exists() or read_holder(request.store.lock_path) is not None:
+        return None
+    with reading(path, in_use=False) as journal:
+        return journal.unfinished()
+
+
+def _notes(request: Request) -> tuple[str, ...]:
+    """What a reader of the plan must know beside it: an interrupted run is taken back before anything else."""
+    interrupted = _interrupted(request)
+    if interrupted is None:
+        return ()
+    return (f"run {interrupted.id} was interrupted: upgrade first takes back what it had begun and not finished",)
+
+
+def _upgrade(options: Options) -> int:
+    request = request_from(options, "upgrade")
+    if options["check"]:
+        return _plan(options, request.with_command("plan"))
+    if options["resume"]:
+        request = _resumed(request)
+    prepared = prepare(request)
+    if _only_looks(options, prepared):
+        return ExitCode.DONE
+    remote = _remote(options, prepared)
+    if remote is not None:
+        return remote
+    saved = load_plan(Path(options["plan"]).expanduser()) if options["plan"] else None
+    if saved is not None and saved.root != str(request.root):
+        raise WrongOptionsError(
+            f"the plan is for {saved.root}, not for {request.root}", remedy=f"Give --root {saved.root}."
+        )
+    terminal = Terminal(people(options), verbosity=options["verbose"], show_diff=options["diff"])
+    report, log = RunReport(), RunLog()
+    listeners: tuple[Listener, ...] = (terminal, report, log)
+    if options["json"]:
+        listeners += (JsonLines(sys.stdout),)
+    events = Events("localhost", listeners)
+    try:
+        ending = run_upgrade(
+            request,
+            events,
+            plan_basis,
+            lambda plan: _confirmed(options, plan),
+            saved=saved,
+            resume=options["resume"],
+            show_plan=lambda plan: _show_plan(terminal, plan, options) if plan.has_work else None,
+            write_report=report.write,
+        )
+    except Refusal as refusal:
+        _show_plan(terminal, refusal.plan, options)
+        raise CrossgradeError(refusal.reason, remedy="Nothing was changed.") from refusal
+    finally:
+        terminal.close()
+        log.close()
+    return ending.exit_code
+
+
+def _resumed(given: Request) -> Request:
+    """The interrupted run's own request, with the extra variables of this command over its own."""
+    interrupted = _interrupted(given)
+    if interrupted is None:
+        raise CrossgradeError(
+            "there is no interrupted run to resume", remedy="`crossgrade status` shows what is there."
+        )
+    return Request.from_journal(interrupted.request, given.extra_vars)
+
+
+def _confirmed(options: Options, plan: SavedPlan) -> bool:
+    """Ask, where there is somebody to ask: a terminal on both sides and no --yes."""
+    if options["yes"] or options["json"] or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return True
+    changes = plan.count("change") + plan.count("may change")
+    answer = input(f"Carry out this plan ({changes} changes, {plan.count('check')} checks)? [y/N] ")
+    return answer.strip().lower() in ("y", "yes")

@@ -1,0 +1,68 @@
+"""What happens in a run, as data: the terminal, `--json` and the report are made from nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+SCHEMA = "crossgrade.event/1"
+
+EventKind = Literal[
+    "run_started",  # run, command, playbook, root
+    "recovered",  # run, task, undone: an earlier run was found interrupted
+    "plan",  # the whole plan, as saved by `plan -o`
+    "play_started",  # play, host
+    "section_started",  # section: "handlers", "rescue", "always"
+    "task_started",  # task, name, module
+    "task_progress",  # task, message
+    "task_result",  # task, name, module, status, item?, message, values, differences?, verdict?, seconds
+    "prediction_differs",  # task, predicted, happened
+    "rollback_started",  # reason
+    "rolled_back",  # task, what
+    "rollback_failed",  # task, what, by_hand
+    "warning",  # message
+    "recap",  # host, ok, changed, unreachable, failed, skipped, rescued, ignored, rolled_back
+    "run_ended",  # exit_code, outcome, reason, evidence, active, seconds, next_command, report
+]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event. `time` is seconds since 1970 (UTC), `sequence` counts from 1 within a run."""
+
+    kind: EventKind
+    sequence: int
+    time: float
+    host: str
+    data: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "event": self.kind,
+            "sequence": self.sequence,
+            "time": round(self.time, 6),
+            "host": self.host,
+            **self.data,
+        }
+
+
+Listener = Callable[[Event], None]
+
+
+class Events:
+    """Numbers events and hands each to every listener, in order."""
+
+    def __init__(self, host: str, listeners: tuple[Listener, ...], clock: Callable[[], float] = time.time) -> None:
+        self._host = host
+        self._listeners = listeners
+        self._clock = clock
+        self._sequence = 0
+
+    def emit(self, kind: EventKind, **data: Any) -> None:
+        self._sequence += 1
+        event = Event(kind, self._sequence, self._clock(), self._host, data)
+        for listener in self._listeners:
+            listener(event)

@@ -1,0 +1,119 @@
+"""From a request to what a walk needs: the playbook, the host, the variables, the facts that a plan rests on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from crossgrade.engine.request import ROOT_VARIABLE, Request
+from crossgrade.errors import WrongOptionsError
+from crossgrade.modules import NAMES, arguments_of
+from crossgrade.playbook.inventory import Host, Inventory, load_inventory
+from crossgrade.playbook.loader import ModuleCatalogue, load_playbook, load_variables
+from crossgrade.playbook.model import Play, Playbook
+from crossgrade.playbook.templating import Templar
+from crossgrade.playbook.variables import Precedence, Scope
+from crossgrade.store.layout import Store
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A loaded playbook and the hosts that each of its plays is for, `--limit` applied."""
+
+    request: Request
+    playbook: Playbook
+    inventory: Inventory
+    plays: tuple[tuple[Play, tuple[Host, ...]], ...]
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Every host once, in the order in which plays name them."""
+        found = {host.name: host for _, hosts in self.plays for host in hosts}
+        return tuple(found.values())
+
+
+def prepare(request: Request) -> Prepared:
+    """Load and check everything that can be checked without looking at a host.
+
+    Raises PlaybookErrors (exit code 4) for the playbook and WrongOptionsError for hosts that do not exist.
+    """
+    playbook = load_playbook(request.playbook, ModuleCatalogue(NAMES, arguments_of))
+    inventory = load_inventory(request.inventory)
+    plays = []
+    for play in playbook.plays:
+        scope = (
+            Scope().with_layer(Precedence.PLAY_VARS, play.vars).with_layer(Precedence.EXTRA_VARS, request.extra_vars)
+        )
+        patterns = [str(Templar(scope).template(pattern)) for pattern in play.hosts]
+        plays.append((play, inventory.select(patterns, request.limit or None)))
+    prepared = Prepared(request, playbook, inventory, tuple(plays))
+    if not prepared.hosts:
+        raise WrongOptionsError(
+            "no host is left to run on",
+            remedy="Look at `hosts` in the playbook, at the inventory and at --limit.",
+        )
+    return prepared
+
+
+def play_scope(prepared: Prepared, play: Play, host: Host, *, check_mode: bool) -> Scope:
+    """The variables of a play on a host, layer over layer as Ansible documents it. Raises PlaybookErrors."""
+    request = prepared.request
+    scope = prepared.inventory.scope(host)
+    scope = scope.with_layer(Precedence.MAGIC, magic_variables(prepared, host, check_mode=check_mode), templated=False)
+    scope = scope.with_layer(Precedence.PLAY_VARS, play.vars)
+    scope = scope.with_layer(Precedence.EXTRA_VARS, request.extra_vars)
+    for raw in play.vars_files:
+        name = str(Templar(scope).template(raw))
+        variables = load_variables(prepared.playbook.directory / name)
+        scope = scope.with_layer(Precedence.PLAY_VARS_FILES, variables.values, spot=variables.spot)
+    return scope
+
+
+def magic_variables(prepared: Prepared, host: Host, *, check_mode: bool) -> dict[str, Any]:
+    """The variables that crossgrade itself gives. `crossgrade_active` is the number of the active generation or none.
+
+    `crossgrade_active` is as it was when the play began.
+    """
+    request = prepared.request
+    return {
+        "inventory_hostname": host.name,
+        "group_names": list(host.groups),
+        "groups": {name: list(members) for name, members in prepared.inventory.groups.items()},
+        "play_hosts": [each.name for each in prepared.hosts],
+        "playbook_dir": str(prepared.playbook.directory),
+        "ansible_check_mode": check_mode,
+        ROOT_VARIABLE: str(request.root),
+        "crossgrade_store": str(request.store.root),
+        "crossgrade_active": request.store.active(),
+        "crossgrade_python": sys.executable,
+    }
+
+
+def plan_basis(prepared: Prepared, store: Store, observe: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts that a plan rests on, as plain data: a saved plan is refused when one of them has changed.
+
+    `observe` gives the facts of the machine.
+    """
+    request = prepared.request
+    text = request.playbook.read_bytes()
+    variables = "\n".join(f"{name}={request.extra_vars[name]!r}" for name in sorted(request.extra_vars))
+    return {
+        "playbook": sha256(text).hexdigest(),
+        "extra variables": sha256(variables.encode()).hexdigest(),
+        "hosts": [host.name for host in prepared.hosts],
+        "tags": [list(request.only_tags), list(request.skip_tags)],
+        "python": sys.executable,
+        "active generation": store.active(),
+        "generations": [[each.number, each.identity, each.state] for each in store.generations()],
+        **observe(),
+    }
+
+
+def process_environment() -> dict[str, str]:
+    """The environment for programs that tasks start: ours, without what belongs to the venv that crossgrade runs in."""
+    hidden = {"VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__", "CROSSGRADE_KILL_AT"}
+    return {name: value for name, value in os.environ.items() if name not in hidden}

@@ -1,0 +1,91 @@
+"""What a command was asked to do, and where its store is. Cheap: no Jinja, no Fabric."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from crossgrade.errors import CrossgradeError, WrongOptionsError
+from crossgrade.store.layout import Store
+
+ROOT_VARIABLE = "crossgrade_root"
+# Names of variables whose values never go to the journal; they must be given again to resume.
+_SECRET = re.compile(r"pass(word|wd|phrase)?|secret|token|credential|api_?key|private_?key", re.IGNORECASE)
+NOT_KEPT = "(not kept)"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One command's options. `extra_vars` are parsed, `only_tags`/`skip_tags` split; paths are absolute."""
+
+    command: str
+    playbook: Path
+    root: Path
+    extra_vars: Mapping[str, Any] = field(default_factory=dict)
+    inventory: tuple[str, ...] = ()
+    limit: str = ""
+    only_tags: tuple[str, ...] = ()
+    skip_tags: tuple[str, ...] = ()
+
+    @property
+    def store(self) -> Store:
+        return Store(self.root / "store")
+
+    def to_journal(self) -> dict[str, Any]:
+        """As plain data, without what looks like a secret."""
+        kept = {name: NOT_KEPT if _SECRET.search(name) else value for name, value in self.extra_vars.items()}
+        return {**asdict(self), "playbook": str(self.playbook), "root": str(self.root), "extra_vars": kept}
+
+    @classmethod
+    def from_journal(cls, value: Mapping[str, Any], given: Mapping[str, Any]) -> Request:
+        """The request of an interrupted run; `given` are extra variables of the resuming command, which win.
+
+        Raises WrongOptionsError when a variable that was not kept is not given again.
+        """
+        variables = {**value["extra_vars"], **given}
+        missing = [name for name, content in variables.items() if content == NOT_KEPT]
+        if missing:
+            raise WrongOptionsError(
+                f"the interrupted run had variables that are not kept in the journal: {', '.join(missing)}",
+                remedy="Give them again with -e.",
+            )
+        return cls(
+            value["command"],
+            Path(value["playbook"]),
+            Path(value["root"]),
+            variables,
+            tuple(value["inventory"]),
+            value["limit"],
+            tuple(value["only_tags"]),
+            tuple(value["skip_tags"]),
+        )
+
+    def with_command(self, command: str) -> Request:
+        return replace(self, command=command)
+
+
+def find_root(playbook: Path, option: str, extra_vars: Mapping[str, Any]) -> Path:
+    """The folder that holds the store: `--root`, else -e, else the playbook's `crossgrade_root`, else a default.
+
+    The default is `.crossgrade/NAME` in the current directory, NAME being the playbook's without its ending.
+    Raises CrossgradeError when the playbook's own value holds a template: it must be known before anything runs.
+    """
+    if option:
+        return Path(option).expanduser().absolute()
+    given = extra_vars.get(ROOT_VARIABLE)
+    # Only a playbook that mentions it is parsed here: `status` and `rollback` stay quick.
+    if given is None and playbook.is_file() and ROOT_VARIABLE.encode() + b":" in playbook.read_bytes():
+        from crossgrade.playbook.loader import peek_variables
+
+        given = peek_variables(playbook).get(ROOT_VARIABLE)
+    if given is None:
+        return Path(".crossgrade").absolute() / playbook.stem
+    if "{{" in str(given):
+        raise CrossgradeError(
+            f"{ROOT_VARIABLE} is {given!r}, but it must be a plain path: it is needed before variables are",
+            remedy=f"Write the path itself, or give --root or -e {ROOT_VARIABLE}=PATH.",
+        )
+    return Path(str(given)).expanduser().absolute()

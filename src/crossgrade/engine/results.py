@@ -1,0 +1,133 @@
+"""What came of a task: the value that `register` keeps, and the counts of the recap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from crossgrade.modules.contract import Difference, Prediction
+
+Status = Literal["ok", "changed", "skipped", "failed", "ignored", "change", "check", "may change", "fails"]
+HIDDEN = "the output is hidden: `no_log` is set for this task"
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The result of a task or of one item of its loop.
+
+    `values` is what `register` sees beside the common keys. In a plan `known=False` says that the values
+    are only known after the run. `summary` is what was done, or will be.
+    """
+
+    status: Status
+    summary: str = ""
+    message: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    known: bool = True
+    changed: bool = False
+    failed: bool = False
+    skipped: bool = False
+    differences: tuple[Difference, ...] = ()
+    verdict: Mapping[str, Any] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    predicts: tuple[Prediction, ...] = ()
+    item: Any = None
+    has_item: bool = False
+    seconds: float = 0.0
+
+    def registered(self, loop_variable: str = "item") -> dict[str, Any]:
+        """The value for `register`, with Ansible's common keys."""
+        value: dict[str, Any] = {**self.values, "changed": self.changed, "failed": self.failed}
+        if self.skipped:
+            value["skipped"] = True
+        if self.message and "msg" not in value:
+            value["msg"] = self.message
+        if self.has_item:
+            value[loop_variable] = self.item
+            value["ansible_loop_var"] = loop_variable
+        return value
+
+    def hidden(self) -> TaskResult:
+        """The same with everything that could hold a secret taken out, for events, reports and plans."""
+        return replace(
+            self,
+            message=HIDDEN if self.message else "",
+            values={},
+            differences=(),
+            verdict=None,
+            item="(hidden)" if self.has_item else None,
+        )
+
+
+def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[TaskResult, dict[str, Any]]:
+    """The result of a whole loop and the value for `register`, as Ansible combines them.
+
+    It is skipped when every item was (an empty loop too), failed or changed when any item was.
+    """
+    failed = any(result.failed for result in results)
+    changed = any(result.changed for result in results)
+    skipped = all(result.skipped for result in results)
+    registered: dict[str, Any] = {
+        "results": [result.registered(loop_variable) for result in results],
+        "changed": changed,
+        "failed": failed,
+        "skipped": skipped,
+        "msg": _loop_message(results, failed=failed),
+    }
+    order: tuple[Status, ...] = (
+        "failed", "ignored",
+        "fails",
+        "may change",
+        "change",
+        "check",
+        "changed",
+        "ok",
+        "skipped",
+    )
+    present = {result.status for result in results}
+    status: Status = next((status for status in order if status in present), "skipped")
+    combined = TaskResult(
+        status,
+        message=registered["msg"] if failed else "",
+        values=registered,
+        known=all(result.known for result in results),
+        changed=changed,
+        failed=failed,
+        skipped=skipped,
+    )
+    return combined, registered
+
+
+def _loop_message(results: Sequence[TaskResult], *, failed: bool) -> str:
+    if not results:
+        return "No items in the list"
+    return "One or more items failed" if failed else "All items completed"
+
+
+@dataclass
+class Counts:
+    """The recap of one host, with Ansible's meaning of each field and ours for `rolled_back` (undone steps)."""
+
+    ok: int = 0
+    changed: int = 0
+    unreachable: int = 0
+    failed: int = 0
+    skipped: int = 0
+    rescued: int = 0
+    ignored: int = 0
+    rolled_back: int = 0
+
+    def count(self, result: TaskResult) -> None:
+        """Count a task once, whatever the number of its items. A changed task is ok as well, as in Ansible."""
+        if result.status == "ignored":
+            self.ok += 1
+            self.ignored += 1
+            self.changed += result.changed
+        elif result.failed:
+            self.failed += 1
+        elif result.skipped:
+            self.skipped += 1
+        else:
+            self.ok += 1
+            self.changed += result.changed

@@ -1,0 +1,164 @@
+"""One task, or one item of its loop: from raw arguments to a result, in a plan and in a run alike.
+
+In a plan, what only reads is done, what would change or check is described, and what it would leave behind
+is predicted for the tasks after it. In a run the same path goes on: apply, then inspect and plan once more,
+which must find nothing left to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crossgrade.engine.context import JournaledContext
+from crossgrade.engine.journal import Journal
+from crossgrade.engine.results import Status, TaskResult
+from crossgrade.engine.view import Machine, TaskView
+from crossgrade.errors import CrossgradeError
+from crossgrade.modules import load_module
+from crossgrade.modules.contract import Change, Module, Outcome, Skipped, Unchanged
+from crossgrade.playbook.arguments import parse_arguments, raw_argument_names
+from crossgrade.playbook.model import Task
+from crossgrade.playbook.templating import DependsOnUnknown, Templar
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a real run has and a plan has not: its journal and its id."""
+
+    journal: Journal
+    run_id: str
+
+
+@dataclass(frozen=True)
+class TaskRunner:
+    """Runs single tasks for one host. `files=None` makes it a plan."""
+
+    machine: Machine
+    files: RunFiles | None
+    report_progress: Callable[[str, str], None]
+
+    def run_once(
+        self,
+        task: Task,
+        name: str,
+        templar: Templar,
+        environment: Mapping[str, str],
+        *,
+        in_check_mode: bool = False,
+    ) -> TaskResult:
+        """Run the task for one item, once. Errors that a user can mend become a failed result.
+
+        `templar` holds the variables of the task (and item), `environment` the whole process environment.
+        `in_check_mode` is the task's own `check_mode: true`: in a run, this task only says what it would do.
+        """
+        began = time.monotonic()
+        try:
+            result = self._run(task, name, templar, environment, in_check_mode)
+        except DependsOnUnknown as unknown:
+            result = TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
+        except CrossgradeError as error:
+            result = TaskResult("failed", message=str(error), failed=True)
+        except OSError as error:
+            place = f": {error.filename}" if error.filename else ""
+            result = TaskResult("failed", message=f"{error.strerror or error}{place}", failed=True)
+        return replace(result, seconds=time.monotonic() - began)
+
+    def _run(
+        self, task: Task, name: str, templar: Templar, environment: Mapping[str, str], in_check_mode: bool
+    ) -> TaskResult:
+        module = load_module(task.module)
+        spot = task.spot_of("arguments")
+        raw = templar.template(task.arguments, spot, keep=raw_argument_names(module.arguments))
+        arguments = parse_arguments(module.arguments, raw, spot)
+        view = TaskView(
+            self.machine,
+            environment,
+            templar.render_text,
+            templar.evaluate_condition,
+        )
+        planned = module.plan(arguments, module.inspect(arguments, view))
+        if isinstance(planned, Skipped):
+            return TaskResult("skipped", message=planned.summary, values=planned.values, skipped=True)
+        if isinstance(planned, Unchanged):
+            return TaskResult("ok", summary=planned.summary, message=planned.summary, values=planned.values)
+        if module.effect != "reads" and (self.files is None or in_check_mode):
+            return _foreseen(module, planned, in_a_plan=self.files is None)
+        context = self._context(task, name, view)
+        outcome = module.apply(arguments, planned, context)
+        result = _result(module, planned, outcome)
+        if self.files is not None and module.proves_itself and module.effect != "reads" and not result.failed:
+            self._prove(module, arguments, view)
+        return result
+
+    def _context(self, task: Task, name: str, view: TaskView) -> Any:
+        if self.files is None:
+            return ReadingContext(view)
+        return JournaledContext(
+            self.files.run_id,
+            task.uid,
+            name,
+            task.module,
+            self.files.journal,
+            view,
+            lambda message: self.report_progress(task.uid, message),
+        )
+
+    def _prove(self, module: Module[Any, Any], arguments: Any, view: TaskView) -> None:
+        left = module.plan(arguments, module.inspect(arguments, view))
+        if isinstance(left, Change):
+            raise CrossgradeError(
+                f"{module.name} said that it was done, but a second look finds work left: {left.summary}",
+                remedy="This is a fault of the module, or something else changes the same things: please report it.",
+            )
+
+
+@dataclass(frozen=True)
+class ReadingContext:
+    """The context of a module that only reads, in a plan: there is nothing to journal."""
+
+    host: TaskView
+
+    @property
+    def store(self) -> Any:
+        return self.host.store
+
+    def progress(self, message: str) -> None:
+        """Nobody waits for a read."""
+
+
+def _foreseen(module: Module[Any, Any], change: Change, *, in_a_plan: bool) -> TaskResult:
+    changes = module.effect == "changes"
+    if in_a_plan:
+        status: Status = "change" if changes else "check"
+    else:
+        status = "changed" if changes else "ok"
+    return TaskResult(
+        status,
+        summary=change.summary,
+        message=change.summary,
+        values=change.values,
+        known=change.values_known,
+        changed=changes,
+        differences=change.differences,
+        predicts=change.predicts,
+    )
+
+
+def _result(module: Module[Any, Any], change: Change, outcome: Outcome) -> TaskResult:
+    changed = (module.effect == "changes") if outcome.changed is None else outcome.changed
+    status: Status = "failed" if outcome.failed else "changed" if changed else "ok"
+    summary = change.summary if module.effect != "reads" else ""
+    return TaskResult(
+        status,
+        summary=summary,
+        message=outcome.message or summary,
+        values=outcome.values,
+        changed=changed,
+        failed=outcome.failed,
+        differences=outcome.differences or change.differences,
+        verdict=outcome.verdict.to_json() if outcome.verdict else None,
+        facts=outcome.facts,
+    )

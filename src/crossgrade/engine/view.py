@@ -1,0 +1,119 @@
+"""The machine as modules see it: the store and the disk, with a plan's predictions laid over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossgrade.gates.verdict import Verdict
+from crossgrade.jsontype import JSON
+from crossgrade.modules.contract import Lock, LockedDist, LockRequest, Prediction
+from crossgrade.store.generation import Generation
+from crossgrade.store.layout import Store
+
+if TYPE_CHECKING:
+    from crossgrade.process import Completed
+
+
+@dataclass
+class Machine:
+    """What all tasks of one walk share. `predictions` stays empty in a real run, `locks` fills on the way.
+
+    `locks` maps the digest of a request to its lock. A saved plan brings its own, so that what was planned
+    is what gets installed.
+    """
+
+    store: Store
+    playbook_directory: Path
+    check_mode: bool
+    locks: dict[str, Lock] = field(default_factory=dict)
+    predictions: dict[tuple[str, str], JSON] = field(default_factory=dict)
+
+    def predict(self, predictions: Sequence[Prediction]) -> None:
+        for prediction in predictions:
+            self.predictions[prediction.kind, prediction.key] = prediction.value
+
+
+def request_digest(request: LockRequest) -> str:
+    """The key of a lock request: sha256 of its fields, in hex."""
+    return sha256(json.dumps(asdict(request), sort_keys=True).encode()).hexdigest()
+
+
+def lock_to_json(lock: Lock) -> dict[str, JSON]:
+    return {
+        "text": lock.text,
+        "digest": lock.digest,
+        "dists": [[dist.name, dist.version] for dist in lock.dists],
+    }
+
+
+def lock_from_json(value: Mapping[str, Any]) -> Lock:
+    """Raises KeyError or ValueError when the value is not one of ours."""
+    dists = tuple(LockedDist(str(name), str(version)) for name, version in value["dists"])
+    return Lock(str(value["text"]), str(value["digest"]), dists)
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """A `HostView` for one task: the shared machine, with the task's environment and variables."""
+
+    machine: Machine
+    environment: Mapping[str, str]
+    render: Callable[[str, str], str]
+    judge: Callable[[str], bool]
+    on_line: Callable[[str], None] | None = None
+
+    @property
+    def store(self) -> Store:
+        return self.machine.store
+
+    @property
+    def check_mode(self) -> bool:
+        return self.machine.check_mode
+
+    @property
+    def playbook_directory(self) -> Path:
+        return self.machine.playbook_directory
+
+    def predicted(self, kind: str, key: str) -> JSON:
+        return self.machine.predictions.get((kind, key))
+
+    def generations(self) -> Sequence[Generation]:
+        known = {generation.number: generation for generation in self.store.generations()}
+        for (kind, _), value in self.machine.predictions.items():
+            if kind == "generation" and isinstance(value, dict):
+                generation = Generation.from_json(value)
+                known[generation.number] = generation
+        return [known[number] for number in sorted(known)]
+
+    def active(self) -> int | None:
+        predicted = self.machine.predictions.get(("active", "active"))
+        return predicted if isinstance(predicted, int) else self.store.active()
+
+    def verdict(self, generation: int, key: str) -> Verdict | None:
+        return self.store.verdict(generation, key)
+
+    def resolve(self, request: LockRequest) -> Lock:
+        digest = request_digest(request)
+        if digest not in self.machine.locks:
+            from crossgrade.modules.uv import resolve_lock
+
+            self.machine.locks[digest] = resolve_lock(request, self.run, self.environment)
+        return self.machine.locks[digest]
+
+    def run(
+        self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout: float = 60.0
+    ) -> Completed:
+        from crossgrade.process import run_process
+
+        return run_process(argv, env={**self.environment, **(environment or {})}, cwd=None, timeout=timeout)
+
+    def template(self, text: str, name: str) -> str:
+        return self.render(text, name)
+
+    def evaluate(self, expression: str) -> bool:
+        return self.judge(expression)

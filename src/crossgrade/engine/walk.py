@@ -1,0 +1,387 @@
+"""Walking a play: blocks, conditions, loops, retries, registered values and handlers, in Ansible's order.
+
+The same walk makes a plan (nothing is changed, results are foreseen) and a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from crossgrade.engine.events import Events
+from crossgrade.engine.plan import Action, PlannedTask
+from crossgrade.engine.results import Counts, TaskResult, combine_loop
+from crossgrade.engine.retrying import attempts
+from crossgrade.engine.task_runner import TaskRunner
+from crossgrade.errors import CrossgradeError
+from crossgrade.playbook.model import Block, Play, Step, Task
+from crossgrade.playbook.tags import is_selected
+from crossgrade.playbook.templating import DependsOnUnknown, Templar
+from crossgrade.playbook.variables import Precedence, Scope, Unknown
+
+# How a plan names what the walk found; the other statuses are called the same.
+_FORESEEN: dict[str, Action] = {"changed": "change", "failed": "fails", "ignored": "ok"}
+
+
+class HostFailed(Exception):  # noqa: N818 - a turn in the walk that blocks catch, not an error for users
+    """A task failed and nothing has rescued it yet."""
+
+    def __init__(self, task: Task, name: str, result: TaskResult) -> None:
+        super().__init__(name)
+        self.task = task
+        self.name = name
+        self.result = result
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`--tags` and `--skip-tags`; empty means not given."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+
+@dataclass
+class Walk:
+    """One walk of one play on one host. `predicted` is the plan's own entry for each task and item."""
+
+    play: Play
+    host: str
+    scope: Scope
+    base_environment: Mapping[str, str]
+    runner: TaskRunner
+    events: Events
+    selection: Selection
+    sleep: Callable[[float], None]
+    predicted: Mapping[tuple[str, str], PlannedTask] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    planned: list[PlannedTask] = field(default_factory=list)
+    differing: int = 0
+    _known: dict[str, Any] = field(default_factory=dict)
+    _notified: list[str] = field(default_factory=list)
+    _in_rescue: int = 0
+
+    @property
+    def check_mode(self) -> bool:
+        return self.runner.files is None
+
+    def run(self) -> None:
+        """Walk the sections of the play, each with its handlers. Raises HostFailed at the first unrescued failure."""
+        self.events.emit("play_started", play=self.play.name or ", ".join(self.play.hosts))
+        for _, steps in self.play.sections():
+            try:
+                self._steps(steps)
+            except HostFailed:
+                if self._templar(self.scope).boolean(self.play.force_handlers, default=False):
+                    self._run_handlers()
+                raise
+            self._run_handlers()
+
+    # ---- blocks
+
+    def _steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Block):
+                self._block(step)
+            else:
+                self._task(step)
+
+    def _block(self, block: Block) -> None:
+        try:
+            self._steps(block.block)
+        except HostFailed as failure:
+            if not block.rescue:
+                raise
+            self._rescue(block, failure)
+        finally:
+            self._steps(block.always)
+
+    def _rescue(self, block: Block, failure: HostFailed) -> None:
+        self.counts.failed -= 1
+        self.counts.rescued += 1
+        self._known["ansible_failed_task"] = {"name": failure.name if failure.task.name else "", "action": failure.task.module}
+        self._known["ansible_failed_result"] = failure.result.registered()
+        self._in_rescue += 1
+        try:
+            self._steps(block.rescue)
+        finally:
+            self._in_rescue -= 1
+
+    # ---- one task
+
+    def _task(self, task: Task, *, handler: bool = False) -> None:
+        if not handler and not is_selected(task.tags, self.selection.only, self.selection.skip):
+            return
+        scope = self.scope.with_layer(Precedence.BLOCK_AND_TASK_VARS, task.vars) if task.vars else self.scope
+        templar = self._templar(scope)
+        name = self._name(task, templar)
+        self.events.emit("task_started", task=task.uid, name=name, module=task.module, handler=handler)
+        if task.loop is None:
+            result = self._ignoring(task, templar, self._attempts(task, name, scope))
+            self._remember(task, result.registered(), known=result.known)
+            self._tell(task, name, templar, result)
+        else:
+            result = self._loop(task, name, scope, templar)
+        self.counts.count(result)
+        if result.changed and (not result.failed or result.status == "ignored"):
+            self._notify(task, templar)
+        if result.failed and result.status != "ignored":
+            raise HostFailed(task, name, result)
+
+    def _loop(self, task: Task, name: str, scope: Scope, templar: Templar) -> TaskResult:
+        early: TaskResult | None = None
+        items: Sequence[Any] = ()
+        try:
+            items = self._items(task, templar)
+        except DependsOnUnknown as unknown:
+            early = TaskResult("may change", summary=f"loops over what is not known yet: {unknown}", known=False)
+        except CrossgradeError as error:
+            early = self._ignoring(task, templar, TaskResult("failed", message=str(error), failed=True))
+        if early is not None:
+            self._remember(task, early.registered(), known=early.known)
+            self._tell(task, name, templar, early)
+            return early
+        control = task.loop_control
+        results = []
+        for index, item in enumerate(items):
+            values: dict[str, Any] = {control.loop_var: item, "ansible_loop_var": control.loop_var}
+            if control.index_var:
+                values[control.index_var] = index
+            item_scope = scope.with_layer(Precedence.LOOP, values, templated=False)
+            item_templar = self._templar(item_scope)
+            result = self._ignoring(task, item_templar, self._attempts(task, name, item_scope))
+            result = replace(result, item=item, has_item=True)
+            self._tell(task, name, item_templar, replace(result, item=self._label(task, item, item_templar)))
+            results.append(result)
+        combined, registered = combine_loop(results, control.loop_var)
+        self._remember(task, registered, known=combined.known)
+        if not results:
+            self._tell(task, name, templar, replace(combined, message="no items in the list"))
+        return combined
+
+    def _items(self, task: Task, templar: Templar) -> Sequence[Any]:
+        # Ansible looks at `when` before the loop's list when the list cannot be templated: a condition that is
+        # false for every item anyway makes an undefined list harmless.
+        try:
+            items = templar.template(task.loop, task.spot_of("loop"))
+        except DependsOnUnknown:
+            raise
+        except CrossgradeError:
+            try:
+                if task.when and not templar.all_hold(task.when, task.spot_of("when")):
+                    return ()
+            except CrossgradeError:
+                pass
+            raise
+        if isinstance(items, Unknown):
+            raise DependsOnUnknown(items.origin, expression=str(task.loop))
+        if not isinstance(items, list | tuple):
+            raise CrossgradeError(
+                f"loop needs a list, not {type(items).__name__}: {task.loop!r}",
+                remedy="Give a list, or turn a mapping into one with `| dict2items`.",
+                place=task.spot_of("loop").place,
+            )
+        return items
+
+    def _label(self, task: Task, item: Any, templar: Templar) -> Any:
+        if task.loop_control.label is None:
+            return item
+        try:
+            return templar.template(task.loop_control.label)
+        except CrossgradeError:
+            return item  # a label is for reading only
+
+    def _attempts(self, task: Task, name: str, scope: Scope) -> TaskResult:
+        if not task.until and task.retries is None:
+            return self._attempt(task, name, scope)
+
+        def unsatisfied(result: TaskResult) -> bool:
+            if result.skipped or not result.known or self.check_mode:
+                return False
+            if not task.until:
+                return result.failed
+            return not self._with_result(task, scope, result).all_hold(task.until, task.spot_of("until"))
+
+        def announce(message: str) -> None:
+            self.events.emit("task_progress", task=task.uid, message=message)
+
+        try:
+            templar = self._templar(scope)
+            return attempts(
+                lambda: self._attempt(task, name, scope),
+                unsatisfied,
+                retries=None if task.retries is None else int(templar.template(task.retries, task.spot_of("retries"))),
+                delay=None if task.delay is None else float(templar.template(task.delay, task.spot_of("delay"))),
+                sleep=self.sleep,
+                announce=announce,
+            )
+        except ValueError as error:
+            return TaskResult("failed", message=f"retries and delay must be numbers: {error}", failed=True)
+        except CrossgradeError as error:
+            return TaskResult("failed", message=str(error), failed=True)
+
+    def _attempt(self, task: Task, name: str, scope: Scope) -> TaskResult:
+        templar = self._templar(scope)
+        try:
+            for index, expression in enumerate(task.when):
+                if not templar.evaluate_condition(expression, task.spot_of("when", index)):
+                    return TaskResult(
+                        "skipped",
+                        skipped=True,
+                        values={"skip_reason": "Conditional result was False", "false_condition": expression},
+                    )
+            environment = self._environment(task, templar)
+            in_check_mode = templar.boolean(task.check_mode, default=False, spot=task.spot)
+        except DependsOnUnknown as unknown:
+            return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
+        except CrossgradeError as error:
+            return TaskResult("failed", message=str(error), failed=True)
+        result = self.runner.run_once(task, name, templar, environment, in_check_mode=in_check_mode)
+        self.runner.machine.predict(result.predicts)
+        self._known.update(result.facts)
+        if result.skipped or not result.known:
+            return result
+        return self._judge(task, scope, result)
+
+    def _judge(self, task: Task, scope: Scope, result: TaskResult) -> TaskResult:
+        """Let `changed_when` and `failed_when` have their say about the result."""
+        try:
+            if task.changed_when and not result.failed:
+                templar = self._with_result(task, scope, result)
+                changed = templar.all_hold(task.changed_when, task.spot_of("changed_when"))
+                if self.check_mode:
+                    status = "change" if changed else "ok" if result.status == "change" else result.status
+                else:
+                    status = "changed" if changed else "ok"
+                result = replace(result, changed=changed, status=status)
+            if task.failed_when:
+                templar = self._with_result(task, scope, result)
+                if templar.all_hold(task.failed_when, task.spot_of("failed_when")):
+                    message = result.message or f"failed_when is true: {' and '.join(map(str, task.failed_when))}"
+                    result = replace(result, failed=True, status="failed", message=message)
+                elif result.failed:
+                    result = replace(result, failed=False, status="changed" if result.changed else "ok")
+        except DependsOnUnknown:
+            return result
+        except CrossgradeError as error:
+            return replace(result, failed=True, status="failed", message=str(error))
+        return result
+
+    def _ignoring(self, task: Task, templar: Templar, result: TaskResult) -> TaskResult:
+        if not result.failed:
+            return result
+        try:
+            ignored = templar.boolean(task.ignore_errors, default=False, spot=task.spot)
+        except CrossgradeError as error:
+            return replace(result, message=f"{result.message}; and ignore_errors: {error}")
+        return replace(result, status="ignored") if ignored else result
+
+    # ---- variables
+
+    def _templar(self, scope: Scope) -> Templar:
+        return self._templar_with(scope, self._known)
+
+    def _templar_with(self, scope: Scope, known: Mapping[str, Any]) -> Templar:
+        layered = scope.with_layer(Precedence.SET_FACTS, known, templated=False)
+        return Templar(layered, directory=self.runner.machine.playbook_directory, environment=self.base_environment)
+
+    def _with_result(self, task: Task, scope: Scope, result: TaskResult) -> Templar:
+        known = {**self._known, task.register: result.registered()} if task.register else self._known
+        return self._templar_with(scope, known)
+
+    def _remember(self, task: Task, value: Any, *, known: bool) -> None:
+        if task.register:
+            origin = f"the result of task {task.display_name!r}"
+            self._known[task.register] = value if known else Unknown(origin, {"skipped": False, "failed": False})
+
+    def _environment(self, task: Task, templar: Templar) -> dict[str, str]:
+        environment = dict(self.base_environment)
+        for layer in task.environment:
+            values = templar.template(layer, task.spot_of("environment"))
+            if not isinstance(values, Mapping):
+                raise CrossgradeError("environment needs a mapping of names to values", place=task.spot.place)
+            environment.update({str(key): str(value) for key, value in values.items()})
+        return environment
+
+    def _name(self, task: Task, templar: Templar) -> str:
+        try:
+            return str(templar.template(task.display_name))
+        except CrossgradeError:
+            return task.display_name  # Ansible too shows the name as it is written
+
+    # ---- handlers
+
+    def _notify(self, task: Task, templar: Templar) -> None:
+        for raw in task.notify:
+            topic = str(templar.template(raw, task.spot_of("notify")))
+            if not any(topic in _topics(handler) for handler in self.play.handlers):
+                raise CrossgradeError(
+                    f"no handler has the name or listens to {topic!r}",
+                    remedy="Handlers of this play: " + (", ".join(h.name for h in self.play.handlers) or "none"),
+                    place=task.spot_of("notify").place,
+                )
+            if topic not in self._notified:
+                self._notified.append(topic)
+
+    def _run_handlers(self) -> None:
+        """Each notified handler once, in the order in which they are defined; one may notify a later one."""
+        pending = set(self._notified)
+        self._notified.clear()
+        for handler in self.play.handlers:
+            if _topics(handler) & pending:
+                self._task(handler, handler=True)
+                pending |= set(self._notified)
+                self._notified.clear()
+
+    # ---- telling
+
+    def _tell(self, task: Task, name: str, templar: Templar, result: TaskResult) -> None:
+        hidden = templar.boolean(task.no_log, default=False, spot=task.spot)
+        shown = result.hidden() if hidden else result
+        item = str(shown.item) if shown.has_item else ""
+        if self.check_mode:
+            action: Action = _FORESEEN.get(result.status, result.status)  # type: ignore[arg-type]  # the rest are Actions
+            summary = shown.message if result.failed else "hidden by no_log" if hidden else shown.summary
+            place = str(task.spot.place)
+            self.planned.append(
+                PlannedTask(task.uid, name, task.module, action, summary, self.host, item, shown.differences, place)
+            )
+        else:
+            self._compare(task, name, result, item, hidden=hidden)
+        self.events.emit(
+            "task_result",
+            task=task.uid,
+            name=name,
+            module=task.module,
+            status=shown.status,
+            summary="" if hidden else shown.summary,
+            message=shown.message,
+            values=dict(shown.values),
+            item=item,
+            differences=[vars(difference) for difference in shown.differences],
+            verdict=shown.verdict,
+            seconds=round(result.seconds, 3),
+        )
+
+    def _compare(self, task: Task, name: str, result: TaskResult, item: str, *, hidden: bool) -> None:
+        """Hold what happened against what was foreseen. A failure was foreseen by nobody, and is told as itself."""
+        foreseen = self.predicted.get((task.uid, item))
+        if foreseen is None or foreseen.action == "may change" or result.failed or self._in_rescue:
+            return
+        action: Action = "change" if result.changed else "skipped" if result.skipped else "ok"
+        same = action == foreseen.action or (action == "ok" and foreseen.action == "check")
+        if same and (action != "change" or hidden or not result.summary or result.summary == foreseen.summary):
+            return
+        self.differing += 1
+        self.events.emit(
+            "prediction_differs",
+            task=task.uid,
+            name=name,
+            predicted=f"{foreseen.action}: {foreseen.summary}",
+            happened=f"{action}: {result.summary}",
+        )
+
+
+def _topics(handler: Task) -> set[str]:
+    return {handler.name, *handler.listen}

@@ -1,0 +1,58 @@
+"""Events as JSON lines, and the report of a run that lies in the store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+from crossgrade.engine.events import Event
+from crossgrade.store.atomic import write_json
+
+SCHEMA = "crossgrade.report/1"
+
+
+class JsonLines:
+    """Writes each event as one line of JSON, and flushes: whoever follows sees it at once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __call__(self, event: Event) -> None:
+        self._stream.write(json.dumps(event.to_json(), default=str) + "\n")
+        self._stream.flush()
+
+
+class RunReport:
+    """Collects what a run did and writes `report.json` into the run's folder when it ends.
+
+    The file is there after every run, also a failed one; after a kill the journal tells instead.
+    """
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+
+    def __call__(self, event: Event) -> None:
+        if event.kind != "task_progress":
+            self._events.append(event.to_json())
+
+    def write(self, path: Path) -> None:
+        by_kind: dict[str, list[dict[str, Any]]] = {}
+        for event in self._events:
+            by_kind.setdefault(event["event"], []).append(event)
+        ended = by_kind.get("run_ended", [{}])[-1]
+        tasks = by_kind.get("task_result", [])
+        report: dict[str, Any] = {
+            "schema": SCHEMA,
+            "run": by_kind.get("run_started", [{}])[0],
+            "outcome": ended,
+            "recap": by_kind.get("recap", []),
+            "plan": by_kind.get("plan", [None])[-1],
+            "tasks": tasks,
+            "verdicts": [task["verdict"] for task in tasks if task.get("verdict")],
+            "rolled_back": by_kind.get("rolled_back", []),
+            "rollback_failed": by_kind.get("rollback_failed", []),
+            "prediction_differs": by_kind.get("prediction_differs", []),
+        }
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(path, json.loads(json.dumps(report, default=str)))

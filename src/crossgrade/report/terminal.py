@@ -1,0 +1,96 @@
+"""The terminal as a listener of events: colours where they are wanted, a live line where there is a terminal.
+
+Colours follow NO_COLOR (no-color.org) and FORCE_COLOR; rich is loaded only where a live line is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TextIO
+
+from crossgrade.engine.events import Event
+from crossgrade.report.text import Line, render
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+_SGR = {
+    "ok": "32",
+    "changed": "33",
+    "failed": "31",
+    "skipped": "36",
+    "check": "34",
+    "heading": "1",
+    "faint": "2",
+    "warning": "35",
+}
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether escape sequences may be written to this stream."""
+    if environment.get("NO_COLOR"):
+        return False
+    return bool(environment.get("FORCE_COLOR")) or (stream.isatty() and environment.get("TERM") != "dumb")
+
+
+class Terminal:
+    """Writes lines to a stream, and shows what is under way in a line of its own when it is a terminal."""
+
+    def __init__(self, stream: TextIO, *, verbosity: int = 0, show_diff: bool = False) -> None:
+        self._stream = stream
+        self._verbosity = verbosity
+        self._show_diff = show_diff
+        self._colour = wants_colour(stream)
+        self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._status: Status | None = None
+        self._task = ""
+        self._task_began = 0.0
+        self._began = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "task_progress":
+            self._show_progress(str(event.data["message"]))
+            return
+        self._stop_live()
+        self.write(render(event, verbosity=self._verbosity, show_diff=self._show_diff))
+        if event.kind == "task_started":
+            self._task = str(event.data["name"])
+            self._task_began = time.monotonic()
+            self._show_progress("")
+
+    def write(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            code = _SGR.get(line.style, "") if self._colour else ""
+            text = f"\x1b[{code}m{line.text}\x1b[0m" if code else line.text
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stop_live()
+
+    def _show_progress(self, message: str) -> None:
+        if not self._live:
+            if self._verbosity > 1 and message:
+                self.write([Line(f"    {message}", "faint")])
+            return
+        if self._status is None:
+            from rich.console import Console
+            from rich.status import Status
+
+            console = Console(file=self._stream, no_color=not self._colour, highlight=False)
+            self._status = Status("", console=console, refresh_per_second=4)
+            self._status.start()
+        now = time.monotonic()
+        from rich.text import Text
+
+        elapsed = f"{now - self._task_began:.0f}s of {now - self._began:.0f}s"
+        self._status.update(
+            Text(f"{self._task} [{elapsed}] {message}"[:200], style="dim", overflow="ellipsis", no_wrap=True)
+        )
+
+    def _stop_live(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

@@ -1,0 +1,141 @@
+"""The same templates and conditions, worked out by real ansible-core and by crossgrade."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import GenericAlias
+from typing import Any, Literal
+
+import pytest
+import yaml
+from tests.conformance.expressions import ARGUMENTS, CONDITIONS, DIFFERENCES, VALUES, VARIABLES
+
+from crossgrade.errors import PlaybookError
+from crossgrade.playbook.arguments import argument, parse_arguments
+from crossgrade.playbook.templating import Templar, TemplateError
+from crossgrade.playbook.variables import OMIT, Precedence, Scope
+
+ERROR = "an error"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("conformance")
+    (made / "some.txt").write_text("a line\n", encoding="utf-8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def ansible(directory: Path) -> dict[str, list[Any]]:
+    """Ansible's answers, of one process."""
+    questions, answers = directory / "questions.yml", directory / "answers.json"
+    asked = {"variables": VARIABLES, "values": VALUES, "conditions": CONDITIONS, "arguments": ARGUMENTS}
+    questions.write_text(yaml.safe_dump(asked, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    environment = {
+        **os.environ,
+        "ANSIBLE_HOME": str(directory / "home"),
+        "CONFORMANCE": "from the environment",
+        "LC_ALL": "C.UTF-8",
+    }
+    program = Path(__file__).parents[1] / "support" / "ask_ansible.py"
+    run = subprocess.run(
+        [sys.executable, str(program), str(questions), str(answers)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    found = json.loads(answers.read_text(encoding="utf-8"))
+    return {kind: [answer.get("value", ERROR) for answer in several] for kind, several in found.items()}
+
+
+@pytest.fixture(scope="module")
+def templar(directory: Path) -> Templar:
+    scope = Scope().with_layer(Precedence.PLAY_VARS, VARIABLES)
+    environment = {**os.environ, "CONFORMANCE": "from the environment"}
+    return Templar(scope, directory=directory, environment=environment)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal in value and in type, all the way down."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _compare(pairs: list[tuple[str, Any, Any]]) -> None:
+    wrong = [
+        f"{text!r}: Ansible {theirs!r}, crossgrade {ours!r}"
+        for text, theirs, ours in pairs
+        if not _same(theirs, ours) and text not in DIFFERENCES
+    ]
+    assert not wrong, "\n".join(wrong)
+    stale = [text for text, theirs, ours in pairs if text in DIFFERENCES and _same(theirs, ours)]
+    assert not stale, f"listed as different on purpose, but the same: {stale}"
+
+
+def test_values(ansible: dict[str, list[Any]], templar: Templar) -> None:
+    pairs = []
+    for at, value in enumerate(VALUES):
+        try:
+            ours = templar.template(value)
+            ours = ERROR if ours is OMIT else json.loads(json.dumps(ours, default=str))
+        except TemplateError:
+            ours = ERROR
+        pairs.append((str(value), ansible["values"][at], ours))
+    _compare(pairs)
+
+
+def test_conditions(ansible: dict[str, list[Any]], templar: Templar) -> None:
+    pairs = []
+    for at, condition in enumerate(CONDITIONS):
+        ours: Any
+        try:
+            ours = templar.evaluate_condition(condition)
+        except TemplateError:
+            ours = ERROR
+        pairs.append((f"when: {condition}", ansible["conditions"][at], ours))
+    _compare(pairs)
+
+
+TYPES: dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "path": Path,
+    "list": list[Any],
+    "dict": dict[str, Any],
+    "raw": Any,
+}
+
+
+def _type_of(spec: dict[str, Any]) -> Any:
+    """Our type for an argument that Ansible specifies so."""
+    if "choices" in spec:
+        return Literal[tuple(spec["choices"])]
+    if spec["type"] == "list" and "elements" in spec:
+        return GenericAlias(list, (TYPES[spec["elements"]],))
+    return TYPES[spec["type"]]
+
+
+def test_arguments(ansible: dict[str, list[Any]]) -> None:
+    pairs = []
+    for at, (spec, value) in enumerate(ARGUMENTS):
+        made = dataclasses.make_dataclass("Arguments", [("x", _type_of(spec), argument(doc="x"))], frozen=True)
+        ours: Any
+        try:
+            ours = json.loads(json.dumps(parse_arguments(made, {"x": value}).x, default=str))
+        except PlaybookError:
+            ours = ERROR
+        pairs.append((f"{spec}: {value!r}", ansible["arguments"][at], ours))
+    _compare(pairs)
