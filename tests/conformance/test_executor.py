@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 from tests.support.commands import crossgrade
 
 ANSIBLE = Path(sys.executable).parent / "ansible-playbook"
@@ -238,7 +237,16 @@ def read(base: Path, code: int, output: str) -> Outcome:
 def by_ansible(base: Path, name: str) -> Outcome:
     base, environment = folder_for(base, name)
     ran = subprocess.run(
-        [ANSIBLE, "-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", base / "play.yml"],
+        [
+            ANSIBLE,
+            "-i",
+            "localhost,",
+            "-c",
+            "local",
+            "-e",
+            f"ansible_python_interpreter={sys.executable}",
+            base / "play.yml",
+        ],
         env=environment,
         capture_output=True,
         text=True,

@@ -10,15 +10,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import PROGRAM, REHEARSAL, Answer, crossgrade, processes_below
 
 from crossgrade.store.layout import Store
 from crossgrade.store.manifest import build_manifest, compare, read_manifest
-from tests.support.commands import PROGRAM, REHEARSAL, Answer, crossgrade, processes_below
 
 BUILD = "Native code rebuilt for SM120 by nvcc 13"
 INSTALL = "The candidate environment"
@@ -27,8 +27,8 @@ Event = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    yield tmp_path_factory.mktemp("killed") / "root"
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("killed") / "root"
 
 
 def run(command: str, root: Path, *arguments: str, kill_at: str = "") -> Answer:
@@ -39,6 +39,23 @@ def run(command: str, root: Path, *arguments: str, kill_at: str = "") -> Answer:
 def status(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(run("status", root, "--json").stdout)
     return found
+
+
+def starts(name: str) -> Callable[[Event], bool]:
+    """The task with this name begins."""
+    return lambda event: event["event"] == "task_started" and event["name"] == name
+
+
+def first_progress_of(name: str) -> Callable[[Event], bool]:
+    """The task with this name tells for the first time what it is doing."""
+    begun: list[str] = []
+
+    def condition(event: Event) -> bool:
+        if event["event"] == "task_started" and event["name"] == name:
+            begun.append(event["task"])
+        return event["event"] == "task_progress" and event["task"] in begun
+
+    return condition
 
 
 def killed_when(root: Path, condition: Callable[[Event], bool], *arguments: str, delay: float = 0.0) -> None:
@@ -101,7 +118,7 @@ def test_1_killed_while_it_adopts(root: Path) -> None:
 
 
 def test_2_killed_while_it_builds(root: Path) -> None:
-    killed_when(root, lambda e: e["event"] == "task_started" and e["name"] == BUILD, delay=1.0)
+    killed_when(root, starts(BUILD), delay=1.0)
     whole(root, 1)
     found = status(root)
     assert found["interrupted"]["command"] == "upgrade"
@@ -113,21 +130,14 @@ def test_2_killed_while_it_builds(root: Path) -> None:
 
 
 def test_3_killed_while_it_installs(root: Path) -> None:
-    killed_when(
-        root, lambda e: e["event"] == "task_progress" and "python_env" in e.get("module", "") + _task(e), delay=0.3
-    )
+    killed_when(root, first_progress_of(INSTALL), delay=0.3)
     whole(root, 1)
     states = {generation["number"]: generation["state"] for generation in status(root)["generations"]}
     assert "building" in states.values() or list(states) == [1]
 
 
-def _task(event: Event) -> str:
-    # the candidate's python_env is the task that progress events of the install carry
-    return "python_env" if str(event.get("task", "")).endswith("/tasks/5") else ""
-
-
 def test_4_killed_while_it_benchmarks_in_the_resumed_run(root: Path) -> None:
-    killed_when(root, lambda e: e["event"] == "task_started" and e["name"] == BENCHMARK, "--resume", delay=2.0)
+    killed_when(root, starts(BENCHMARK), "--resume", delay=2.0)
     whole(root, 1)
 
 

@@ -47,9 +47,7 @@ def test_the_soname_table_explains_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", ["--disable-new-dtags", "--enable-new-dtags"])
-@pytest.mark.parametrize(
-    "state", ["$ORIGIN/deps", "${ORIGIN}/deps", "$ORIGIN/no:$ORIGIN/deps", "$ORIGIN/no", ""]
-)
+@pytest.mark.parametrize("state", ["$ORIGIN/deps", "${ORIGIN}/deps", "$ORIGIN/no:$ORIGIN/deps", "$ORIGIN/no", ""])
 def test_search_paths_with_origin(tmp_path: Path, tag: str, state: str) -> None:
     library = build(tmp_path / "deps" / "libinner.so", options=["-Wl,-soname,libinner.so"])
     options = [f"-Wl,{tag},-rpath,{state}"] if state else []
@@ -61,9 +59,7 @@ def test_search_paths_with_origin(tmp_path: Path, tag: str, state: str) -> None:
 @pytest.mark.parametrize("tag", ["--disable-new-dtags", "--enable-new-dtags"])
 def test_rpath_is_inherited_and_runpath_is_not(tmp_path: Path, tag: str) -> None:
     inner = build(tmp_path / "deps" / "libinner.so", options=["-Wl,-soname,libinner.so"])
-    middle = build(
-        tmp_path / "deps" / "libmiddle.so", libraries=[inner], options=["-Wl,-soname,libmiddle.so"]
-    )
+    middle = build(tmp_path / "deps" / "libmiddle.so", libraries=[inner], options=["-Wl,-soname,libmiddle.so"])
     link = ["-L", str(tmp_path / "deps"), f"-Wl,{tag},-rpath,$ORIGIN/deps", "-Wl,--allow-shlib-undefined"]
     path = build(tmp_path / "outer.so", libraries=[middle], options=link)
     found, _ = agree(tmp_path, path)
@@ -130,9 +126,7 @@ def test_candidates_for_another_machine_are_skipped(tmp_path: Path) -> None:
     raw[18:20] = (183 if raw[18] == 62 else 62).to_bytes(2, "little")  # AArch64, or x86-64 on AArch64
     wrong.write_bytes(raw)
     options = ["-Wl,-rpath,$ORIGIN/wrong:$ORIGIN/good"]
-    path = build(
-        tmp_path / "outer.so", "extern int inner; int *p = &inner;", libraries=[good], options=options
-    )
+    path = build(tmp_path / "outer.so", "extern int inner; int *p = &inner;", libraries=[good], options=options)
     assert agree(tmp_path, path)[0].resolves
     good.unlink()
     found, _ = agree(tmp_path, path)
@@ -190,9 +184,7 @@ def test_a_fault_is_reported_once_and_names_what_it_breaks(tmp_path: Path) -> No
 
 def test_a_library_that_loads_only_in_company_is_a_note(tmp_path: Path) -> None:
     inner = build(tmp_path / "deps" / "libinner.so", options=["-Wl,-soname,libinner.so"])
-    middle = build(
-        tmp_path / "deps" / "libmiddle.so", libraries=[inner], options=["-Wl,-soname,libmiddle.so"]
-    )
+    middle = build(tmp_path / "deps" / "libmiddle.so", libraries=[inner], options=["-Wl,-soname,libmiddle.so"])
     link = ["-Wl,--disable-new-dtags,-rpath,$ORIGIN/deps", "-Wl,--allow-shlib-undefined"]
     outer = build(tmp_path / "outer.so", libraries=[middle], options=link)
     assert dlopen(outer).loads
@@ -203,9 +195,7 @@ def test_a_library_that_loads_only_in_company_is_a_note(tmp_path: Path) -> None:
 
 
 def test_programs_are_judged_without_python(tmp_path: Path) -> None:
-    library = build(
-        tmp_path / "lib" / "libinner.so", "int f(void) { return 0; }", options=["-Wl,-soname,libinner.so"]
-    )
+    library = build(tmp_path / "lib" / "libinner.so", "int f(void) { return 0; }", options=["-Wl,-soname,libinner.so"])
     code = "int f(void); int main(void) { return f(); }"
     options = ["-Wl,-rpath,$ORIGIN/../lib"]
     program = build_program(tmp_path / "bin" / "tool", code, libraries=[library], options=options)

@@ -33,10 +33,7 @@ def test_a_missing_symbol_is_said_to_be_where_it_is(tmp_path: Path) -> None:
     path = build(tmp_path / "caller.so", "extern int somewhere(int); int call(void) { return somewhere(1); }")
     found, _ = agree(tmp_path, path)
     assert found.defined_elsewhere == (("somewhere", ("libhas.so",)),)
-    assert (
-        "defined by libhas.so, which is not among the libraries it loads"
-        in judge_abi(report_of(tmp_path)).reason
-    )
+    assert "defined by libhas.so, which is not among the libraries it loads" in judge_abi(report_of(tmp_path)).reason
 
 
 def test_a_weak_reference_may_stay_open(tmp_path: Path) -> None:
@@ -48,9 +45,7 @@ def test_protected_symbols_answer_others(tmp_path: Path) -> None:
     code = '__attribute__((visibility("protected"))) int shown = 1;'
     library = build(tmp_path / "libinner.so", code, options=["-Wl,-soname,libinner.so"])
     options = ["-Wl,-rpath,$ORIGIN"]
-    path = build(
-        tmp_path / "outer.so", "extern int shown; int *p = &shown;", libraries=[library], options=options
-    )
+    path = build(tmp_path / "outer.so", "extern int shown; int *p = &shown;", libraries=[library], options=options)
     assert agree(tmp_path, path)[0].resolves
 
 
@@ -179,9 +174,7 @@ def test_symbols_are_listed_as_nm_lists_them() -> None:
 
     places = sorted(Path(numpy.__file__).parent.parent.glob("numpy*/**/*.so*"))
     assert places
-    system = [
-        Path(item.path) for item in Loader(ElfIndex(), read_loader_settings()).start(str(PYTHON))[0].scope
-    ]
+    system = [Path(item.path) for item in Loader(ElfIndex(), read_loader_settings()).start(str(PYTHON))[0].scope]
     for path in [*system, *places[:40]]:
         with FileSource(path) as source:
             elf = parse_elf(source)
@@ -199,9 +192,7 @@ def test_symbols_are_listed_as_nm_lists_them() -> None:
             kind, name = line[17:].split(" ", 1)
             theirs.append((name, kind not in "Uwv"))
         # nm leaves out the version of the symbols that stand for a version itself
-        theirs = [
-            (f"{name}@@{name}" if f"{name}@@{name}" in versions else name, seen) for name, seen in theirs
-        ]
+        theirs = [(f"{name}@@{name}" if f"{name}@@{name}" in versions else name, seen) for name, seen in theirs]
         assert ours == sorted(theirs), path
 
 

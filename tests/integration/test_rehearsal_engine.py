@@ -61,9 +61,7 @@ def run_python(installed: Installed, code: str) -> subprocess.CompletedProcess[s
 
 
 def dynamic_entries(extension: Path) -> list[tuple[str, str]]:
-    text = subprocess.run(
-        ["readelf", "-dW", str(extension)], capture_output=True, text=True, check=True
-    ).stdout
+    text = subprocess.run(["readelf", "-dW", str(extension)], capture_output=True, text=True, check=True).stdout
     return re.findall(r"\((NEEDED|RUNPATH|RPATH)\).*\[(.*)\]", text)
 
 
@@ -86,9 +84,7 @@ def test_extension_needs_its_own_cuda_runtime(kind: str, request: pytest.Fixture
     entries = dynamic_entries(installed.extension)
     needed = {value for name, value in entries if name == "NEEDED"}
     assert {value for value in needed if "cuda" in value} == {soname}
-    assert [entry for entry in entries if entry[0] != "NEEDED"] == [
-        ("RUNPATH", f"$ORIGIN/../nvidia/{folder}/lib")
-    ]
+    assert [entry for entry in entries if entry[0] != "NEEDED"] == [("RUNPATH", f"$ORIGIN/../nvidia/{folder}/lib")]
 
     done = run_python(installed, "import rehearsal_engine; print(open('/proc/self/maps').read())")
     assert done.returncode == 0, done.stderr
@@ -130,9 +126,7 @@ def test_metadata_follows_the_toolkit(old: Installed, new: Installed) -> None:
     information = json.loads((old.package / "build_info.json").read_text())
     assert information["device_compiler"].startswith("NVRTC 12.8 and ptxas 12.8.")
     assert (information["sass"], information["ptx"]) == (["sm_120"], [])
-    assert json.loads((new.package / "build_info.json").read_text())["device_compiler"].startswith(
-        "nvcc 13.0."
-    )
+    assert json.loads((new.package / "build_info.json").read_text())["device_compiler"].startswith("nvcc 13.0.")
 
 
 def test_build_is_reproducible_and_leaves_the_sources_alone(
@@ -291,9 +285,7 @@ def test_missing_compiler_half_and_missing_nvrtc_are_named(cuda: Toolkits, tmp_p
     tools = tmp_path / "tools"
     tools.mkdir()
     broken = tools / "g++"
-    broken.write_text(
-        "#!/bin/sh\necho \"g++: fatal error: cannot execute 'cc1plus': No such file\" >&2\nexit 1\n"
-    )
+    broken.write_text("#!/bin/sh\necho \"g++: fatal error: cannot execute 'cc1plus': No such file\" >&2\nexit 1\n")
     broken.chmod(0o755)
     done = build(tmp_path / "a", cuda.cuda_13_0, "12.0", PATH=f"{tools}:/usr/bin:/bin")
     assert "its C++ half (cc1plus) is not" in done.stderr
@@ -410,9 +402,7 @@ def test_server_refuses_wrong_requests(server: Served, path: str, body: dict[str
 def test_server_stops_cleanly_in_the_middle_of_streams(new: Installed) -> None:
     with serve(new) as served:
         idle = socket.create_connection(("127.0.0.1", served.port))
-        with served.request(
-            "/v1/completions", {"prompt": "a", "max_tokens": 4000, "stream": True}
-        ) as response:
+        with served.request("/v1/completions", {"prompt": "a", "max_tokens": 4000, "stream": True}) as response:
             assert response.readline().startswith(b"data: ")
             started = time.monotonic()
             served.process.send_signal(signal.SIGTERM)

@@ -50,9 +50,7 @@ def loader_agrees(environment: Installed) -> NativeReport:
         opened = dlopen(path, python=environment.python)
         assert opened.loads == file.resolves, (file, opened)
         answer = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False)
-        absent = sorted(
-            line.split()[0] for line in answer.stdout.splitlines() if line.endswith("=> not found")
-        )
+        absent = sorted(line.split()[0] for line in answer.stdout.splitlines() if line.endswith("=> not found"))
         assert absent == sorted(missing.soname for missing in file.missing_libraries)
     return report
 
@@ -70,9 +68,7 @@ def test_the_new_environment_passes(new: Installed) -> None:
     report = loader_agrees(new)
     assert judge_abi(report).outcome == "passed"
     assert judge_gpu_arch(report, "12.0", require=[f"*{EXTENSION}"]).outcome == "passed"
-    stated = subprocess.run(
-        ["readelf", "-d", str(new.extension)], capture_output=True, text=True, check=True
-    ).stdout
+    stated = subprocess.run(["readelf", "-d", str(new.extension)], capture_output=True, text=True, check=True).stdout
     (file,) = [file for file in report.files if file.path.endswith(EXTENSION)]
     assert all(f"[{name}]" in stated for name in file.needed)
     assert "libcudart.so.13" in file.needed
@@ -85,14 +81,10 @@ def test_the_new_environment_passes(new: Installed) -> None:
     assert {name.decode() for name in ours} == theirs
 
 
-def test_the_old_extension_in_the_new_environment_fails(
-    old: Installed, tmp_path: Path, homes: Toolkits
-) -> None:
+def test_the_old_extension_in_the_new_environment_fails(old: Installed, tmp_path: Path, homes: Toolkits) -> None:
     """What `rehearsal_fault=old_extension` does."""
     assert homes
-    subprocess.run(
-        [uv_program(), "venv", "--quiet", "--python", str(old.python), str(tmp_path / "venv")], check=True
-    )
+    subprocess.run([uv_program(), "venv", "--quiet", "--python", str(old.python), str(tmp_path / "venv")], check=True)
     broken = Installed(old.wheel, tmp_path / "venv")
     into = [uv_program(), "pip", "install", "--quiet", "--python", str(broken.python)]
     subprocess.run([*into, "numpy", "nvidia-cuda-runtime==13.0.*"], check=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import REHEARSAL, Answer, crossgrade, processes_below, snapshot
 
 from crossgrade.store.layout import Store
 from crossgrade.store.manifest import build_manifest
-from tests.support.commands import REHEARSAL, Answer, crossgrade, processes_below, snapshot
 
 ACTIVE = ("change", "may change", "check")
 

@@ -35,11 +35,7 @@ class Installed:
 
 def build(out: Path, home: Path | None, architectures: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """``uv build --wheel`` as extension_build runs it, in an environment without the machine's own CUDA."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("CUDA", "NVCC", "REHEARSAL"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA", "NVCC", "REHEARSAL"))}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     environment = {
         **kept,

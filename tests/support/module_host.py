@@ -64,6 +64,7 @@ class ModuleHost:
     messages: list[str] = field(default_factory=list)
     activations: list[tuple[int | None, int | None]] = field(default_factory=list)
     locks: dict[LockRequest, Lock] = field(default_factory=dict)
+    verbosity: int = 0
 
     def __post_init__(self) -> None:
         self.playbook_directory.mkdir(exist_ok=True)

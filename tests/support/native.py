@@ -59,9 +59,7 @@ def build(
     return target
 
 
-def build_program(
-    target: Path, code: str, *, libraries: Sequence[Path] = (), options: Sequence[str] = ()
-) -> Path:
+def build_program(target: Path, code: str, *, libraries: Sequence[Path] = (), options: Sequence[str] = ()) -> Path:
     """Compile C ``code`` to a program; gives ``target``."""
     target.parent.mkdir(parents=True, exist_ok=True)
     source = target.with_name(target.name + ".c")

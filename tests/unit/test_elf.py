@@ -84,9 +84,7 @@ def test_truncation(which: int, share: float) -> None:
             st.one_of(st.integers(0, 1200), st.integers(0, 20_000)),
             st.one_of(
                 st.binary(min_size=1, max_size=8),
-                st.sampled_from(
-                    [b"\xff" * 4, b"\xff" * 8, b"\0" * 8, b"\0\0\0\x7f", b"\x01\0\0\0\0\0\0\x80"]
-                ),
+                st.sampled_from([b"\xff" * 4, b"\xff" * 8, b"\0" * 8, b"\0\0\0\x7f", b"\x01\0\0\0\0\0\0\x80"]),
             ),
         ),
         min_size=1,

@@ -51,9 +51,7 @@ from crossgrade.jsontype import JSON
 )
 def test_rules(image: str, capability: str, expected: str) -> None:
     found = image_of(image)
-    assert (
-        runs(found.kind, found.architecture, found.variant, parse_compute_capability(capability)) == expected
-    )
+    assert runs(found.kind, found.architecture, found.variant, parse_compute_capability(capability)) == expected
 
 
 def image_of(name: str) -> DeviceImage:
@@ -71,8 +69,7 @@ def code_of(*units: str) -> DeviceCode:
 
 def report_with(**files: DeviceCode | None) -> NativeReport:
     found = tuple(
-        NativeFile(f"pkg/{name}.so", "library", "x86_64", 1000, device_code=code)
-        for name, code in files.items()
+        NativeFile(f"pkg/{name}.so", "library", "x86_64", 1000, device_code=code) for name, code in files.items()
     )
     return NativeReport("/env", "x86_64", "2.36", None, (), (), (), found, 0.0)
 
@@ -97,9 +94,7 @@ def test_a_file_is_as_good_as_its_best_unit() -> None:
 def test_failing_names_the_architecture_the_file_and_what_it_holds() -> None:
     verdict = judge_gpu_arch(report_with(kernels=code_of("sm_90"), plain=None))
     assert verdict.outcome == "failed"
-    assert verdict.reason.startswith(
-        "pkg/kernels.so: holds no device code that runs on sm_120: it holds sm_90."
-    )
+    assert verdict.reason.startswith("pkg/kernels.so: holds no device code that runs on sm_120: it holds sm_90.")
     assert verdict.figures["architectures"] == {"pkg/kernels.so": ["sm_90"]}
 
 

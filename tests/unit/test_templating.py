@@ -426,4 +426,4 @@ def test_syntax_of_a_playbook_is_checked_without_running() -> None:
 """.replace('content: ["{% if %}"]', 'content: "{% if %}"')
     )
     found = [(problem.place.line, problem.place.column) for problem in check_templates(playbook) if problem.place]
-    assert found == [(3, 13), (5, 22), (6, 14), (7, 13), (9, 46), (10, 17)]
+    assert found == [(3, 13), (5, 22), (6, 14), (7, 13), (9, 47), (10, 17)]

@@ -178,6 +178,12 @@ class LoadResult:
         if self.succeeded:
             found["output_tokens_per_second"] = self.output_tokens_per_second
             found["requests_per_second"] = self.requests_per_second
+        speeds = [sample.output_tokens / sample.end_to_end for sample in self.succeeded if sample.end_to_end > 0]
+        if speeds:
+            # What the fastest tenth of the requests reach hardly depends on a machine's other work, which takes
+            # some of the time away, but not all of it.
+            found["stream_tokens_per_second_median"] = median(speeds)
+            found["stream_tokens_per_second_p90"] = percentile(speeds, 90)
         series: Mapping[str, Sequence[float]] = {
             "ttft": self.times_to_first_token,
             "itl": self.inter_token_latencies,

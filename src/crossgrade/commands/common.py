@@ -31,6 +31,7 @@ def request_from(options: Mapping[str, Any], command: str) -> Request:
         limit=options.get("limit") or "",
         only_tags=_split(options.get("tags") or ()),
         skip_tags=_split(options.get("skip_tags") or ()),
+        verbosity=options.get("verbose") or 0,
     )
 
 

@@ -55,7 +55,9 @@ def _run_on(host: Host, options: Mapping[str, Any], prepared: Prepared, terminal
             connection,
             remote_command(options, prepared),
             lambda line: _relay(line, host.name, options, terminal),
-            on_stderr=lambda line: terminal.write([Line(f"{host.name}: {line}", "faint")]) if options["verbose"] else None,
+            on_stderr=lambda line: (
+                terminal.write([Line(f"{host.name}: {line}", "faint")]) if options["verbose"] else None
+            ),
             playbook=prepared.request.playbook,
             program=target.crossgrade_command,
             name=host.name,

@@ -29,6 +29,7 @@ class JournaledContext:
     journal: Journal
     view: TaskView
     report: Callable[[str], None]
+    hidden: bool = False  # `no_log`: the journal then keeps what undoes the step, not what it says
 
     @property
     def store(self) -> Store:
@@ -44,6 +45,8 @@ class JournaledContext:
 
     @contextmanager
     def step(self, intent: str, undo: Mapping[str, JSON], *, by_hand: Sequence[str] = ()) -> Iterator[None]:
+        if self.hidden:
+            intent = "hidden by no_log"
         ordinal = self.journal.intend(self.run_id, self.task, self.name, self.module, intent, undo, by_hand)
         yield
         self.journal.complete(self.run_id, ordinal, self.module)

@@ -47,7 +47,10 @@ def build_walk(
         scope=play_scope(prepared, play, host, check_mode=files is None),
         base_environment=process_environment(),
         runner=TaskRunner(
-            machine, files, lambda task, message: events.emit("task_progress", task=task, message=message)
+            machine,
+            files,
+            lambda task, message: events.emit("task_progress", task=task, message=message),
+            request.verbosity,
         ),
         events=events,
         selection=Selection(request.only_tags, request.skip_tags),

@@ -29,6 +29,7 @@ class Request:
     limit: str = ""
     only_tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
+    verbosity: int = 0
 
     @property
     def store(self) -> Store:

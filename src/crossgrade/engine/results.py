@@ -41,7 +41,7 @@ class TaskResult:
         value: dict[str, Any] = {**self.values, "changed": self.changed, "failed": self.failed}
         if self.skipped:
             value["skipped"] = True
-        if self.message and "msg" not in value:
+        if self.failed and self.message and "msg" not in value:
             value["msg"] = self.message
         if self.has_item:
             value[loop_variable] = self.item
@@ -76,7 +76,8 @@ def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[Tas
         "msg": _loop_message(results, failed=failed),
     }
     order: tuple[Status, ...] = (
-        "failed", "ignored",
+        "failed",
+        "ignored",
         "fails",
         "may change",
         "change",

@@ -39,6 +39,7 @@ class TaskRunner:
     machine: Machine
     files: RunFiles | None
     report_progress: Callable[[str, str], None]
+    verbosity: int = 0
 
     def run_once(
         self,
@@ -48,6 +49,7 @@ class TaskRunner:
         environment: Mapping[str, str],
         *,
         in_check_mode: bool = False,
+        hidden: bool = False,
     ) -> TaskResult:
         """Run the task for one item, once. Errors that a user can mend become a failed result.
 
@@ -56,7 +58,7 @@ class TaskRunner:
         """
         began = time.monotonic()
         try:
-            result = self._run(task, name, templar, environment, in_check_mode)
+            result = self._run(task, name, templar, environment, in_check_mode, hidden)
         except DependsOnUnknown as unknown:
             result = TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
         except CrossgradeError as error:
@@ -67,7 +69,7 @@ class TaskRunner:
         return replace(result, seconds=time.monotonic() - began)
 
     def _run(
-        self, task: Task, name: str, templar: Templar, environment: Mapping[str, str], in_check_mode: bool
+        self, task: Task, name: str, templar: Templar, environment: Mapping[str, str], in_check_mode: bool, hidden: bool
     ) -> TaskResult:
         module = load_module(task.module)
         spot = task.spot_of("arguments")
@@ -78,6 +80,7 @@ class TaskRunner:
             environment,
             templar.render_text,
             templar.evaluate_condition,
+            self.verbosity,
         )
         planned = module.plan(arguments, module.inspect(arguments, view))
         if isinstance(planned, Skipped):
@@ -86,14 +89,14 @@ class TaskRunner:
             return TaskResult("ok", summary=planned.summary, message=planned.summary, values=planned.values)
         if module.effect != "reads" and (self.files is None or in_check_mode):
             return _foreseen(module, planned, in_a_plan=self.files is None)
-        context = self._context(task, name, view)
+        context = self._context(task, name, view, hidden)
         outcome = module.apply(arguments, planned, context)
         result = _result(module, planned, outcome)
         if self.files is not None and module.proves_itself and module.effect != "reads" and not result.failed:
             self._prove(module, arguments, view)
         return result
 
-    def _context(self, task: Task, name: str, view: TaskView) -> Any:
+    def _context(self, task: Task, name: str, view: TaskView, hidden: bool) -> Any:
         if self.files is None:
             return ReadingContext(view)
         return JournaledContext(
@@ -103,7 +106,8 @@ class TaskRunner:
             task.module,
             self.files.journal,
             view,
-            lambda message: self.report_progress(task.uid, message),
+            _silent if hidden else lambda message: self.report_progress(task.uid, message),
+            hidden,
         )
 
     def _prove(self, module: Module[Any, Any], arguments: Any, view: TaskView) -> None:
@@ -113,6 +117,10 @@ class TaskRunner:
                 f"{module.name} said that it was done, but a second look finds work left: {left.summary}",
                 remedy="This is a fault of the module, or something else changes the same things: please report it.",
             )
+
+
+def _silent(message: str) -> None:
+    """The progress of a task whose output is hidden is not shown."""
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class TaskView:
     environment: Mapping[str, str]
     render: Callable[[str, str], str]
     judge: Callable[[str], bool]
+    verbosity: int = 0
     on_line: Callable[[str], None] | None = None
 
     @property

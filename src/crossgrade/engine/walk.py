@@ -100,7 +100,10 @@ class Walk:
     def _rescue(self, block: Block, failure: HostFailed) -> None:
         self.counts.failed -= 1
         self.counts.rescued += 1
-        self._known["ansible_failed_task"] = {"name": failure.name if failure.task.name else "", "action": failure.task.module}
+        self._known["ansible_failed_task"] = {
+            "name": failure.name if failure.task.name else "",
+            "action": failure.task.module,
+        }
         self._known["ansible_failed_result"] = failure.result.registered()
         self._in_rescue += 1
         try:
@@ -233,11 +236,12 @@ class Walk:
                     )
             environment = self._environment(task, templar)
             in_check_mode = templar.boolean(task.check_mode, default=False, spot=task.spot)
+            hidden = templar.boolean(task.no_log, default=False, spot=task.spot)
         except DependsOnUnknown as unknown:
             return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
         except CrossgradeError as error:
             return TaskResult("failed", message=str(error), failed=True)
-        result = self.runner.run_once(task, name, templar, environment, in_check_mode=in_check_mode)
+        result = self.runner.run_once(task, name, templar, environment, in_check_mode=in_check_mode, hidden=hidden)
         self.runner.machine.predict(result.predicts)
         self._known.update(result.facts)
         if result.skipped or not result.known:

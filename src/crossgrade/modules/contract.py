@@ -159,6 +159,11 @@ class HostView(Protocol):
         ...
 
     @property
+    def verbosity(self) -> int:
+        """How many `-v` the user gave."""
+        ...
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """The environment of the task: the process's own, with the playbook's `environment` laid over."""
         ...

@@ -9,6 +9,7 @@ from typing import Any
 
 from crossgrade.errors import PlaybookError, WrongOptionsError
 from crossgrade.playbook.freeform import UnbalancedError, split_pairs
+from crossgrade.playbook.positions import printable
 from crossgrade.playbook.values import is_variable_name
 
 
@@ -24,7 +25,7 @@ def parse_extra_vars(options: Sequence[str]) -> dict[str, Any]:
     for name in variables:
         if not is_variable_name(name):
             raise WrongOptionsError(
-                f'-e: "{name}" cannot be the name of a variable',
+                f'-e: "{printable(str(name))}" cannot be the name of a variable',
                 remedy="A name is made of letters, digits and `_`, and is no Python keyword.",
             )
     return variables
@@ -39,10 +40,10 @@ def _parse(option: str) -> dict[str, Any]:
     try:
         pairs, rest = split_pairs(text)
     except UnbalancedError as error:
-        raise WrongOptionsError(f"-e {option}: {error}") from error
+        raise WrongOptionsError(f"-e {printable(option)}: {error}") from error
     if rest:
         raise WrongOptionsError(
-            f"-e {option}: expected name=value, got {rest.split()[0]}",
+            printable(f"-e {option}: expected name=value, got {rest.split()[0]}"),
             remedy="Write -e name=value, -e '{\"name\": 1}' or -e @FILE; a value with spaces needs quotes.",
         )
     return dict(pairs)
@@ -54,7 +55,7 @@ def _from_file(name: str) -> dict[str, Any]:
     try:
         return dict(load_variables(Path(name).expanduser()).values)
     except PlaybookError as error:
-        raise WrongOptionsError(f"-e @{name}: {error}") from error
+        raise WrongOptionsError(f"-e @{printable(name)}: {error}") from error
 
 
 def _from_structure(text: str) -> dict[str, Any]:

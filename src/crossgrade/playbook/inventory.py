@@ -9,7 +9,7 @@ from typing import Any
 
 from crossgrade.errors import PlaybookError, WrongOptionsError
 from crossgrade.playbook.patterns import select_names
-from crossgrade.playbook.positions import Spot
+from crossgrade.playbook.positions import Spot, printable
 from crossgrade.playbook.variables import Precedence, Scope
 
 LOCALHOSTS = ("localhost", "127.0.0.1", "::1")
@@ -208,7 +208,7 @@ def _check_circles(children: Mapping[str, list[str]]) -> None:
     for name in children:
         below = [one for child in children[name] for one in _with_descendants(child, children)]
         if name in below:
-            raise PlaybookError(f'the inventory\'s group "{name}" is among its own children')
+            raise PlaybookError(printable(f'the inventory\'s group "{name}" is among its own children'))
 
 
 def _variable_files(directory: Path, name: str) -> dict[str, Any]:

@@ -196,11 +196,16 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
         value = getattr(obj, attribute, missing)
         safe = value is missing or self.is_safe_attribute(obj, attribute, value)
         if value is not missing and safe:
-            return value
+            return self._wrapped(value)
         try:
             return obj[attribute]
         except (TypeError, LookupError):
             return self.undefined(obj=obj, name=attribute) if safe else self.unsafe_undefined(obj, attribute)
+
+    def _wrapped(self, value: Any) -> Any:
+        """`"…".format` in a form that stays inside the sandbox; anything else as it is."""
+        wrapped = self.wrap_str_format(value)
+        return value if wrapped is None else wrapped
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(obj, Unknown):
@@ -217,7 +222,7 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
                 value = getattr(obj, argument, missing)
                 if value is not missing:
                     if self.is_safe_attribute(obj, argument, value):
-                        return value
+                        return self._wrapped(value)
                     return self.unsafe_undefined(obj, argument)
             return self.undefined(obj=obj, name=argument)
 
@@ -228,9 +233,10 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
                     return value
                 if isinstance(value, Unknown):
                     raise DependsOnUnknown(value.origin)
-            owner = getattr(__obj, "__self__", None)
+            method = getattr(__obj, "__wrapped__", __obj)
+            owner = getattr(method, "__self__", None)
             if owner is not None:
-                limits.check_method(owner, getattr(__obj, "__name__", ""), arguments, named)
+                limits.check_method(owner, getattr(method, "__name__", ""), arguments, named)
         return _plain_result(super().call(__context, __obj, *arguments, **named))
 
     def compile_template(self, text: str) -> Template:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from crossgrade.errors import WrongOptionsError
+from crossgrade.playbook.positions import printable
 from crossgrade.playbook.suggest import did_you_mean
 
 _SUBSCRIPT = re.compile(r"^(.+)\[(-?\d+)(?:[:-](-?\d*))?\]$")
@@ -88,7 +89,8 @@ def _match(
 ) -> set[str]:
     if part in ("all", "*"):
         return set(hosts)
-    subscript = _SUBSCRIPT.match(part) if part not in hosts and part not in groups else None
+    named = part in hosts or part in groups or part.startswith("~")
+    subscript = None if named else _SUBSCRIPT.match(part)
     if subscript is not None:
         found = [name for name in hosts if name in _match(subscript[1], hosts, groups, option)]
         return set(_subscripted(found, subscript))
@@ -103,7 +105,7 @@ def _match(
             chosen |= set(members)
     if not chosen and not may_be_nothing:
         hint = did_you_mean(part, [*hosts, *groups])
-        raise WrongOptionsError(f'{option}: no host or group matches "{part}"', remedy=hint)
+        raise WrongOptionsError(printable(f'{option}: no host or group matches "{part}"'), remedy=hint)
     return chosen
 
 
@@ -119,6 +121,7 @@ def _matcher(part: str, option: str) -> Callable[[str], bool]:
         try:
             pattern = re.compile(part[1:])
         except re.error as error:
-            raise WrongOptionsError(f'{option}: "{part}" is not a valid regular expression: {error}') from error
+            message = printable(f'{option}: "{part}" is not a valid regular expression: {error}')
+            raise WrongOptionsError(message) from error
         return lambda name: pattern.match(name) is not None
     return lambda name: fnmatch.fnmatchcase(name, part)

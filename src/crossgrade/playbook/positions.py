@@ -46,6 +46,11 @@ class Source:
         self.root = root
 
 
+def printable(text: str) -> str:
+    """Without what could move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def excerpt_of(text: str, line: int, column: int) -> str:
     """The line (from 1) with a caret below its column (from 1). "" when there is no such line.
 
@@ -54,7 +59,7 @@ def excerpt_of(text: str, line: int, column: int) -> str:
     lines = _LINE_BREAK.split(text)
     if not 1 <= line <= len(lines):
         return ""
-    shown = "".join(letter if letter.isprintable() else " " for letter in lines[line - 1])
+    shown = printable(lines[line - 1])
     start = 0
     if len(shown) > EXCERPT_WIDTH:
         start = max(0, min(column - EXCERPT_WIDTH // 2, len(shown) - EXCERPT_WIDTH))
@@ -123,7 +128,7 @@ class PlaybookProblem(PlaybookError):  # noqa: N818 - one of several that are ra
     """One thing that is wrong in a file, with the line that it stands in."""
 
     def __init__(self, message: str, *, remedy: str = "", place: Place | None = None, excerpt: str = "") -> None:
-        super().__init__(message, remedy=remedy, place=place)
+        super().__init__(printable(message), remedy=printable(remedy), place=place)
         self.excerpt = excerpt
 
     def __str__(self) -> str:

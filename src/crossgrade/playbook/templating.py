@@ -19,7 +19,7 @@ from crossgrade.playbook.argument_types import ConversionError, name_of_type, sh
 from crossgrade.playbook.lazy import LazyDict, LazyList, LoopError
 from crossgrade.playbook.markers import OMIT, DependsOnUnknown, Unknown
 from crossgrade.playbook.model import Condition, Templated
-from crossgrade.playbook.positions import Spot
+from crossgrade.playbook.positions import Spot, printable
 from crossgrade.playbook.suggest import did_you_mean
 from crossgrade.playbook.values import has_template, is_template_text
 from crossgrade.playbook.variables import Layer, Scope
@@ -51,7 +51,7 @@ class TemplateError(TaskError):
     """A template or condition that cannot be worked out. `expression` is its text."""
 
     def __init__(self, message: str, *, expression: str = "", remedy: str = "", place: Place | None = None) -> None:
-        super().__init__(message, remedy=remedy, place=place)
+        super().__init__(printable(message), remedy=printable(remedy), place=place)
         self.expression = expression
 
 

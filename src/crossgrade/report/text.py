@@ -86,9 +86,11 @@ def _task_result(event: Event, verbosity: int, show_diff: bool) -> Iterator[Line
         if status == "ignored":
             yield Line("...ignoring", "skipped")
     else:
+        if data["module"] == "debug" and status == "ok":
+            message = json.dumps(data["values"], indent=4, ensure_ascii=False, default=str)  # what debug is for
         yield Line(f"{label}: [{event.host}]{item}{f' => {message}' if message else ''}", style)
         yield from verdict_lines(data.get("verdict"), verbosity)
-    if verbosity and data.get("values"):
+    if verbosity and data.get("values") and data["module"] != "debug":
         yield Line(json.dumps(data["values"], indent=2 if verbosity > 1 else None, default=str), "faint")
 
 
