@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+
 from crossgrade.engine.events import Events
 from crossgrade.engine.interrupt import undisturbed
 from crossgrade.engine.journal import Journal, open_journal, predecessor_of
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
+from crossgrade.jsontype import JSON
 from crossgrade.store.activation import switch
 from crossgrade.store.lock import hold
+
+RESTART_SECONDS = 600.0
 
 
 def rollback(request: Request, events: Events, *, to: int | None) -> int:
@@ -75,7 +80,8 @@ def _switch(request: Request, journal: Journal, to: int | None, events: Events) 
         raise CrossgradeError(f"generation {target} was rejected by a gate", remedy=f"--to {target} goes there anyway.")
     run_id = new_run_id()
     journal.begin_run(run_id, "rollback", request.to_journal())
-    undo = {"previous": active, "generation": target}
+    restart = _restart_command(journal)
+    undo: dict[str, JSON] = {"previous": active, "generation": target, "restart": list(restart)}
     by_hand = [f"ln -sfn {store.venv(active)} {store.active_link}"] if active else []
     ordinal = journal.intend(run_id, "rollback", "rollback", "activate", f"activate generation {target}", undo, by_hand)
     switch(store, target)
@@ -83,4 +89,32 @@ def _switch(request: Request, journal: Journal, to: int | None, events: Events) 
     journal.complete(run_id, ordinal, "activate")
     journal.end_run(run_id, "done", 0, f"generation {active} -> {target}")
     events.emit("rolled_back", task="rollback", name="active link", what=f"generation {active} -> {target}")
+    if restart:
+        _restart(request, run_id, restart, target)
     return target
+
+
+def _restart_command(journal: Journal) -> tuple[str, ...]:
+    """The restart of the newest activation that had one: the service must take up what the link now points at."""
+    for run in reversed(journal.runs()):
+        for step in reversed(journal.steps(run.id)):
+            command = step.undo.get("restart")
+            if step.module == "activate" and isinstance(command, list):
+                return tuple(str(part) for part in command)
+    return ()
+
+
+def _restart(request: Request, run_id: str, command: tuple[str, ...], target: int) -> None:
+    from crossgrade.engine.prepare import process_environment
+    from crossgrade.process import run_process
+
+    folder = request.store.run_folder(run_id)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    completed = run_process(command, env=process_environment(), timeout=RESTART_SECONDS, log=folder / "restart.log")
+    if not completed.succeeded:
+        error = CrossgradeError(
+            f"generation {target} is active again, but the restart failed: {completed.outcome()}",
+            remedy=f"Run it by hand: {shlex.join(command)}\n  Its output is in {folder / 'restart.log'}.",
+        )
+        error.exit_code = ExitCode.ROLLBACK_FAILED
+        raise error

@@ -13,14 +13,21 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from crossgrade.errors import Place, TaskError
+from crossgrade.errors import Place
 from crossgrade.playbook import limits
 from crossgrade.playbook.argument_types import ConversionError, name_of_type, shown, to_bool
-from crossgrade.playbook.lazy import LazyDict, LazyList, LoopError
+from crossgrade.playbook.lazy import LazyDict, LazyList
 from crossgrade.playbook.markers import OMIT, DependsOnUnknown, Unknown
 from crossgrade.playbook.model import Condition, Templated
-from crossgrade.playbook.positions import Spot, printable
-from crossgrade.playbook.suggest import did_you_mean
+from crossgrade.playbook.positions import Spot
+from crossgrade.playbook.template_errors import (
+    MAX_EXPRESSION_SHOWN,
+    ConditionError,
+    TemplateError,
+    TemplateLimitError,
+    UndefinedVariableError,
+    failure,
+)
 from crossgrade.playbook.values import has_template, is_template_text
 from crossgrade.playbook.variables import Layer, Scope
 
@@ -42,29 +49,7 @@ __all__ = [
 
 ResultT = TypeVar("ResultT")
 _ONLY_A_NAME = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
-_NOT_DEFINED = re.compile(r'"(\w+)" is not defined')
-MAX_EXPRESSION_SHOWN = 200
 MAX_NESTED_VARIABLES = 60
-
-
-class TemplateError(TaskError):
-    """A template or condition that cannot be worked out. `expression` is its text."""
-
-    def __init__(self, message: str, *, expression: str = "", remedy: str = "", place: Place | None = None) -> None:
-        super().__init__(printable(message), remedy=printable(remedy), place=place)
-        self.expression = expression
-
-
-class UndefinedVariableError(TemplateError):
-    """A variable, or a part of one, that is not defined."""
-
-
-class ConditionError(TemplateError):
-    """A condition that is no expression, or whose value is neither true nor false."""
-
-
-class TemplateLimitError(TemplateError):
-    """A template that asks for more time, text or items than it may have."""
 
 
 _environments: dict[bool, PlaybookEnvironment] = {}
@@ -335,41 +320,10 @@ class Templar:
         except DependsOnUnknown as unknown:
             raise DependsOnUnknown(unknown.origin, expression=text, place=_place(spot)) from None
         except Exception as error:
-            raise self._failure(error, text, spot, name) from error
+            raise failure(error, text, _place(spot), name, self.scope.names()) from error
         finally:
             self._busy = False
             self._resolving.clear()
-
-    def _failure(self, error: Exception, text: str, spot: Spot | None, name: str) -> TemplateError:
-        from jinja2 import TemplateSyntaxError, UndefinedError
-        from jinja2.exceptions import SecurityError
-
-        place = _place(spot)
-        quoted = _quoted(text, name)
-
-        def failed(kind: type[TemplateError], message: str, remedy: str = "") -> TemplateError:
-            return kind(f"{message}, in {quoted}", expression=text, remedy=remedy, place=place)
-
-        if isinstance(error, TemplateError):
-            if error.place is None and place is not None:
-                return type(error)(error.message, expression=error.expression, remedy=error.remedy, place=place)
-            return error
-        if isinstance(error, UndefinedError):
-            missing = _NOT_DEFINED.search(str(error))
-            hint = did_you_mean(missing[1], self.scope.names()) if missing else ""
-            return failed(UndefinedVariableError, str(error), hint)
-        if isinstance(error, TemplateSyntaxError):
-            line = f" (its line {error.lineno})" if "\n" in text else ""
-            return failed(TemplateError, f"not a valid template: {error.message}{line}")
-        if isinstance(error, limits.LimitExceeded):
-            return failed(TemplateLimitError, str(error))
-        if isinstance(error, LoopError):
-            return failed(TemplateError, str(error))
-        if isinstance(error, RecursionError | MemoryError | OverflowError):
-            return failed(TemplateLimitError, "it is nested too deeply, or its result is too large")
-        if isinstance(error, SecurityError):
-            return failed(TemplateError, f"not allowed in a template: {error}")
-        return failed(TemplateError, _first_line(error))
 
 
 def check_syntax(text: str, spot: Spot, *, condition: bool = False) -> TemplateError | None:
@@ -378,27 +332,11 @@ def check_syntax(text: str, spot: Spot, *, condition: bool = False) -> TemplateE
         return None
     if condition and is_template_text(text):
         condition = False
-    templar = Templar(Scope())
     try:
         _compile("condition" if condition else "value", text.strip() if condition else text)
     except Exception as error:  # noqa: BLE001 - Jinja's parser and Python's compiler raise many kinds
-        return templar._failure(error, text, spot, "")
+        return failure(error, text, spot.place)
     return None
-
-
-def _quoted(text: str, name: str) -> str:
-    if name:
-        return f"the template {name}"
-    shortened = text if len(text) <= MAX_EXPRESSION_SHOWN else text[:MAX_EXPRESSION_SHOWN] + "…"
-    one_line = "".join(letter if letter.isprintable() else " " for letter in shortened.strip())
-    return f'"{one_line}"' if is_template_text(text) else f"the expression `{one_line}`"
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().split("\n")[0][:300]
-    if type(error).__module__.startswith("crossgrade"):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _as_truth(value: Any, expression: str, spot: Spot | None) -> bool:

@@ -185,10 +185,13 @@ class Store:
         return Verdict.from_json(read_record(path)) if path.exists() else None
 
     def verdicts(self, number: int) -> list[Verdict]:
-        """All recorded verdicts of a generation, by name of gate."""
+        """The newest recorded verdict of each gate of a generation, by name of gate."""
         folder = self.folder(number) / "verdicts"
-        found = [Verdict.from_json(read_record(path)) for path in folder.glob("*.json")] if folder.is_dir() else []
-        return sorted(found, key=lambda verdict: verdict.gate)
+        newest: dict[str, Verdict] = {}
+        for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns) if folder.is_dir() else ():
+            verdict = Verdict.from_json(read_record(path))
+            newest[verdict.gate] = verdict
+        return [newest[gate] for gate in sorted(newest)]
 
     def write_verdict(self, number: int, key: str, verdict: Verdict) -> None:
         path = self._verdict_path(number, key)
