@@ -1,4 +1,4 @@
-"""The same templates and conditions, worked out by real ansible-core and by crossgrade."""
+"""The same templates, conditions, arguments and inventories, worked out by real ansible-core and by crossgrade."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from typing import Any, Literal
 
 import pytest
 import yaml
-from tests.conformance.expressions import ARGUMENTS, CONDITIONS, DIFFERENCES, VALUES, VARIABLES
+from tests.conformance.expressions import CONDITIONS, DIFFERENCES, VALUES, VARIABLES
+from tests.conformance.inputs import ARGUMENTS, INVENTORY_FILES, PATTERNS, SHORT_FORMS
 
-from crossgrade.errors import PlaybookError
+from crossgrade.errors import PlaybookError, WrongOptionsError
 from crossgrade.playbook.arguments import argument, parse_arguments
+from crossgrade.playbook.freeform import split_pairs
+from crossgrade.playbook.inventory import load_inventory
 from crossgrade.playbook.templating import Templar, TemplateError
 from crossgrade.playbook.variables import OMIT, Precedence, Scope
 
@@ -26,15 +29,30 @@ ERROR = "an error"
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("conformance")
+    for name, text in INVENTORY_FILES.items():
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(text, encoding="utf-8")
     (made / "some.txt").write_text("a line\n", encoding="utf-8")
     return made
+
+
+def _sources(directory: Path) -> list[list[str]]:
+    ini, yml = str(directory / "hosts.ini"), str(directory / "hosts.yml")
+    return [[ini], [yml], [ini, yml], ["h1,h2:2222,"]]
 
 
 @pytest.fixture(scope="module")
 def ansible(directory: Path) -> dict[str, list[Any]]:
     """Ansible's answers, of one process."""
     questions, answers = directory / "questions.yml", directory / "answers.json"
-    asked = {"variables": VARIABLES, "values": VALUES, "conditions": CONDITIONS, "arguments": ARGUMENTS}
+    asked = {
+        "variables": VARIABLES,
+        "values": VALUES,
+        "conditions": CONDITIONS,
+        "arguments": ARGUMENTS,
+        "short_forms": SHORT_FORMS,
+        "inventories": [[sources, PATTERNS] for sources in _sources(directory)],
+    }
     questions.write_text(yaml.safe_dump(asked, sort_keys=False, allow_unicode=True), encoding="utf-8")
     environment = {
         **os.environ,
@@ -138,4 +156,47 @@ def test_arguments(ansible: dict[str, list[Any]]) -> None:
         except PlaybookError:
             ours = ERROR
         pairs.append((f"{spec}: {value!r}", ansible["arguments"][at], ours))
+    _compare(pairs)
+
+
+# Ansible's `command` knows these; any other `word=word` belongs to the command.
+COMMAND_ARGUMENTS = frozenset(
+    ("creates", "removes", "chdir", "executable", "warn", "stdin", "stdin_add_newline", "strip_empty_ends")
+)
+
+
+def test_short_forms(ansible: dict[str, list[Any]]) -> None:
+    pairs = []
+    for at, (text, keeps_words) in enumerate(SHORT_FORMS):
+        found, rest = split_pairs(text, COMMAND_ARGUMENTS if keeps_words else None)
+        pairs.append((text, ansible["short_forms"][at], {**found, **({"_raw_params": rest} if rest else {})}))
+    _compare(pairs)
+
+
+# What Ansible adds to every host.
+MAGIC = frozenset(
+    (
+        *("inventory_hostname", "inventory_hostname_short", "inventory_file", "inventory_dir", "group_names", "groups"),
+        *("omit", "ansible_playbook_python", "ansible_version", "ansible_facts", "ansible_config_file", "playbook_dir"),
+    )
+)
+
+
+def test_inventories(directory: Path, ansible: dict[str, list[Any]]) -> None:
+    pairs: list[tuple[str, Any, Any]] = []
+    for at, sources in enumerate(_sources(directory)):
+        theirs = ansible["inventories"][at]
+        inventory = load_inventory(sources, directory)
+        for pattern, names in zip(PATTERNS, theirs["patterns"], strict=True):
+            try:
+                ours = sorted(host.name for host in inventory.select(pattern))
+            except WrongOptionsError:
+                ours = []  # Ansible warns
+            pairs.append((f"{Path(sources[-1]).name} {pattern}", names, ours))
+        for name, variables in theirs["variables"].items():
+            host = inventory.host(name)
+            assert host is not None
+            known = {key: value for key, value in variables.items() if key not in MAGIC}
+            own = inventory.scope(host).flatten()
+            pairs.append((f"{Path(sources[-1]).name} variables of {name}", known, own))
     _compare(pairs)

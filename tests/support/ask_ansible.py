@@ -1,7 +1,7 @@
 """Answers questions with real ansible-core: `python ask_ansible.py QUESTIONS.yml ANSWERS.json`.
 
-The questions hold `variables`, `values`, `conditions` and `arguments`; each answer is what Ansible's own
-templating engine or argument validator gives, or `error: …`.
+The questions hold `variables`, `values`, `conditions`, `arguments` and so on; each answer is what
+Ansible's own templating engine, argument validator, inventory and so on give, or `error: …`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,24 @@ def main(questions: str, answers: str) -> None:
             raise ValueError("; ".join(result.error_messages))
         return result.validated_parameters["x"]
 
+    parse_kv = importlib.import_module("ansible.parsing.splitter").parse_kv
+    manager = importlib.import_module("ansible.inventory.manager").InventoryManager
+    variable_manager = importlib.import_module("ansible.vars.manager").VariableManager
+
+    def read_inventory(sources: list[str], patterns: list[str]) -> Any:
+        inventory = manager(loader=loader, sources=sources)
+        variables = variable_manager(loader=loader, inventory=inventory)
+        hosts = inventory.get_hosts("all")
+        return {
+            "patterns": [sorted(host.name for host in inventory.get_hosts(pattern)) for pattern in patterns],
+            "variables": {host.name: variables.get_vars(host=host, include_hostvars=False) for host in hosts},
+        }
+
     found = {
         "values": [_answer(partial(templar.template, value)) for value in asked["values"]],
         "conditions": [_answer(partial(templar.evaluate_conditional, one)) for one in asked["conditions"]],
+        "short_forms": [_answer(partial(parse_kv, text, check_raw=raw)) for text, raw in asked["short_forms"]],
+        "inventories": [_answer(partial(read_inventory, *one)) for one in asked["inventories"]],
         "arguments": [_answer(partial(check_argument, spec, value)) for spec, value in asked["arguments"]],
     }
     Path(answers).write_text(json.dumps(found), encoding="utf-8")

@@ -129,6 +129,7 @@ def test_paths_expand_home_and_variables(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"text": "x", "path": "a\0b", "flag": True}, "NUL"),
         ({"text": "x", "path": "", "flag": True}, "empty text"),
         ({"text": "x", "number": 1, "ratio": 1}, 'only one of "number", "ratio" can be given'),
+        ({"text": "x", "password": ["hunter2"]}, '"password": expected text (the value is not shown)'),
         ({"text": "x", "path": "/a"}, 'with "path" also "flag" must be given'),
     ],
 )

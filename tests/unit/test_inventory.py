@@ -114,6 +114,20 @@ def test_variable_files_beside_the_inventory(write: Write) -> None:
     assert variables_of(inventory, "g1") == {"a": "host", "b": "group", "c": "group", "d": "all", "e": "group"}
 
 
+def test_variable_files_beside_the_playbook(write: Write) -> None:
+    directory = write(
+        inventory__hosts="g1 a=inventory\n",
+        inventory__group_vars__all_yml="b: inventory\nc: inventory\n",
+        group_vars__all_yml="b: playbook\n",
+        host_vars__localhost_yml="d: local\n",
+    )
+    inventory = load_inventory([str(directory / "inventory" / "hosts")], directory)
+    assert variables_of(inventory, "g1") == {"a": "inventory", "b": "playbook", "c": "inventory"}
+    without = load_inventory([], directory)
+    (local,) = without.select("localhost")
+    assert without.scope(local).flatten() == {"ansible_connection": "local", "b": "playbook", "d": "local"}
+
+
 def test_lists_of_hosts() -> None:
     inventory = load_inventory(["h1,h2:2222,[::1]:22,"])
     assert [(host.name, host.port) for host in inventory.hosts] == [("h1", None), ("h2", 2222), ("::1", 22)]

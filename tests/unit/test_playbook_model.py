@@ -156,6 +156,15 @@ def test_short_forms(task: str, arguments: dict[str, Any]) -> None:
     assert made.arguments == arguments
 
 
+def test_places_of_arguments() -> None:
+    (task,) = tasks_of("- copy: {dest: a}\n  args:\n    src: b")
+    assert [str(task.spot_of("arguments", name).place) for name in ("dest", "src")] == ["p.yml:3:20", "p.yml:5:14"]
+    assert str(task.spot_of("arguments").at("src").place) == "p.yml:5:14"
+    assert str(task.spot_of("arguments").place) == "p.yml:3:13"
+    (short,) = tasks_of("- command: echo x")
+    assert str(short.spot_of("arguments", "cmd").place) == "p.yml:3:16"
+
+
 @pytest.mark.parametrize(
     ("task", "expected"),
     [

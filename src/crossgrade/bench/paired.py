@@ -8,8 +8,8 @@ old; …), so that a machine that grows warmer or busier harms both sides alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,18 +97,77 @@ def run_pairs(
     then the server has been stopped.
     """
     launchers = {"old": launch_old, "new": launch_new}
-    samples = PairedSamples()
-    for number in range(1, maximum_pairs + 1):
+    tell = on_launch or (lambda _number, _side: None)
+
+    def in_turn(number: int) -> dict[Side, Launch]:
         launches: dict[Side, Launch] = {}
         for side in order_of(number):
-            if on_launch is not None:
-                on_launch(number, side)
+            tell(number, side)
             started_at = time.time()
             with launchers[side]() as server:
                 before = processor_times(server.process.members())
                 result = measure(server)
                 others = share_of_others(before, processor_times(server.process.members()))
             launches[side] = Launch(side, started_at, server.start_seconds, result, others)
+        return launches
+
+    return _pairs(in_turn, enough, maximum_pairs, on_pair)
+
+
+def run_pairs_side_by_side(
+    launch_old: Launcher,
+    launch_new: Launcher,
+    measure: Callable[[RunningServer, int], LoadResult],
+    join: Callable[[Sequence[LoadResult]], LoadResult],
+    *,
+    rounds: int,
+    enough: Callable[[PairedSamples], bool],
+    maximum_pairs: int,
+    on_pair: Callable[[Pair], None] | None = None,
+    on_launch: Callable[[int, Side], None] | None = None,
+) -> PairedSamples:
+    """The same with both servers of a pair running at once: they are measured in short turns, `rounds` each.
+
+    While one is measured the other has nothing to do. What else happens on the machine then meets both sides
+    alike, which launches some seconds apart cannot promise; it needs room for both servers at once. `measure`
+    gets the number of the round, from 0; `join` makes one result of all turns of a launch.
+    """
+    launchers = {"old": launch_old, "new": launch_new}
+    tell = on_launch or (lambda _number, _side: None)
+
+    def side_by_side(number: int) -> dict[Side, Launch]:
+        order = order_of(number)
+        servers: dict[Side, RunningServer] = {}
+        started_at: dict[Side, float] = {}
+        turns: dict[Side, list[LoadResult]] = {"old": [], "new": []}
+        with ExitStack() as stack:
+            for side in order:
+                tell(number, side)
+                started_at[side] = time.time()
+                servers[side] = stack.enter_context(launchers[side]())
+            before = processor_times([*servers["old"].process.members(), *servers["new"].process.members()])
+            for round_number in range(rounds):
+                for side in order if round_number % 2 == 0 else tuple(reversed(order)):
+                    turns[side].append(measure(servers[side], round_number))
+            after = processor_times([*servers["old"].process.members(), *servers["new"].process.members()])
+        others = share_of_others(before, after)
+        return {
+            side: Launch(side, started_at[side], servers[side].start_seconds, join(turns[side]), others)
+            for side in order
+        }
+
+    return _pairs(side_by_side, enough, maximum_pairs, on_pair)
+
+
+def _pairs(
+    launch_pair: Callable[[int], Mapping[Side, Launch]],
+    enough: Callable[[PairedSamples], bool],
+    maximum_pairs: int,
+    on_pair: Callable[[Pair], None] | None,
+) -> PairedSamples:
+    samples = PairedSamples()
+    for number in range(1, maximum_pairs + 1):
+        launches = launch_pair(number)
         pair = Pair(number, order_of(number)[0], launches["old"], launches["new"])
         samples = PairedSamples((*samples.pairs, pair))
         if on_pair is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from crossgrade.bench.statistics import median, percentile
@@ -36,14 +36,15 @@ class LoadProfile:
     none. `model` None takes the first that the server lists. `timeout` bounds one request; after
     `error_limit` failed requests the load ends. `extra_body` is added to each request.
 
-    The defaults measure for about 1.5 s where a token takes 1 to 2 ms, as on the rehearsal's server, with one
-    stream: on a machine with two cores, a second one would leave none for the client and for whatever else runs,
-    and the spread between launches was two to three times as large.
+    The defaults suit the rehearsal's server, where a token takes 1 to 2 ms: about 0.7 s, with one stream. On a
+    machine with two cores, a second stream would leave none for the client and whatever else runs: the spread
+    between launches was two to three times as large. Longer launches hardly narrowed it, since a busy machine
+    stays busy for seconds; more pairs of short ones did.
     """
 
     concurrency: int = 1
-    requests: int = 12
-    warmup_requests: int = 2
+    requests: int = 6
+    warmup_requests: int = 1
     max_tokens: int = 96
     prompts: tuple[str, ...] = ()
     prompt_words: int = 24
@@ -133,6 +134,18 @@ class LoadResult:
     other_errors: tuple[RequestSample, ...]
     window_seconds: float
     window_tokens: float
+
+    @classmethod
+    def joined(cls, profile: LoadProfile, parts: Sequence[LoadResult]) -> LoadResult:
+        """One result of several loads on the same launch; samples are numbered on, windows added up."""
+        samples = [sample for part in parts for sample in part.samples]
+        return cls(
+            profile=profile,
+            samples=tuple(replace(sample, index=index) for index, sample in enumerate(samples)),
+            other_errors=tuple(sample for part in parts for sample in part.other_errors),
+            window_seconds=sum(part.window_seconds for part in parts),
+            window_tokens=sum(part.window_tokens for part in parts),
+        )
 
     @property
     def failed(self) -> tuple[RequestSample, ...]:

@@ -120,10 +120,8 @@ def _peers(tasks: int) -> list[tuple[Timing, str]]:
     with tempfile.TemporaryDirectory(prefix="crossgrade-bench-") as folder:
         playbook = Path(folder) / "peer.yml"
         playbook.write_text(_PEER_PLAYBOOK + "".join(_PEER_TASK.format(number=n) for n in range(tasks)))
-        checking = _time(
-            f"ansible-playbook --check, {tasks} x stat",
-            [str(ansible), "-i", "localhost,", "-c", "local", "--check", str(playbook)],
-        )
+        argv = [str(ansible), "-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
+        checking = _time(f"ansible-playbook --check, {tasks} x stat", [*argv, "--check", str(playbook)])
         version = _time("ansible-playbook --version", [str(ansible), "--version"])
     return [(version, "crossgrade --version"), (checking, "crossgrade plan, nothing to do")]
 

@@ -12,7 +12,7 @@ from crossgrade.engine.events import Events, Listener
 from crossgrade.engine.journal import RunRecord, reading
 from crossgrade.engine.plan import SavedPlan, load_plan, save_plan
 from crossgrade.engine.planning import make_plan
-from crossgrade.engine.prepare import Prepared, prepare
+from crossgrade.engine.prepare import Prepared, check_all_templates, prepare
 from crossgrade.engine.request import Request
 from crossgrade.engine.run import Refusal
 from crossgrade.engine.run import upgrade as run_upgrade
@@ -50,6 +50,7 @@ def _only_looks(options: Options, prepared: Prepared) -> bool:
                     terminal.write([Line(f"  {prefix}{task.display_name}  ({task.module}){tags}")])
         return True
     if options.get("syntax_check"):
+        check_all_templates(prepared)
         terminal.write([Line(f"playbook: {prepared.request.playbook}: no fault found", "ok")])
         return True
     return False

@@ -9,7 +9,7 @@ from typing import Any
 
 from crossgrade.engine.events import Events
 from crossgrade.engine.plan import PlannedTask, SavedPlan
-from crossgrade.engine.prepare import Prepared, plan_basis, play_scope, process_environment
+from crossgrade.engine.prepare import Prepared, check_all_templates, plan_basis, play_scope, process_environment
 from crossgrade.engine.results import Counts
 from crossgrade.engine.task_runner import RunFiles, TaskRunner
 from crossgrade.engine.view import Machine, lock_to_json
@@ -94,4 +94,8 @@ def make_plan(
         locks={digest: lock_to_json(lock) for digest, lock in machine.locks.items()},
         notes=notes,
     )
+    if plan.has_work:
+        # A `rescue` that cannot be read must come out now, not in the middle of a failure. With nothing to do,
+        # nothing will run, and a plan stays quick.
+        check_all_templates(prepared)
     return Planning(plan, counts, failure)

@@ -12,9 +12,11 @@ from typing import Any
 from crossgrade.engine.request import ROOT_VARIABLE, Request
 from crossgrade.errors import WrongOptionsError
 from crossgrade.modules import NAMES, arguments_of
+from crossgrade.playbook.check import check_templates
 from crossgrade.playbook.inventory import Host, Inventory, load_inventory
 from crossgrade.playbook.loader import ModuleCatalogue, load_playbook, load_variables
 from crossgrade.playbook.model import Play, Playbook
+from crossgrade.playbook.positions import PlaybookErrors
 from crossgrade.playbook.templating import Templar
 from crossgrade.playbook.variables import Precedence, Scope
 from crossgrade.store.layout import Store
@@ -37,12 +39,12 @@ class Prepared:
 
 
 def prepare(request: Request) -> Prepared:
-    """Load and check everything that can be checked without looking at a host.
+    """Load and check what can be checked without looking at a host and without compiling templates.
 
     Raises PlaybookErrors (exit code 4) for the playbook and WrongOptionsError for hosts that do not exist.
     """
     playbook = load_playbook(request.playbook, ModuleCatalogue(NAMES, arguments_of))
-    inventory = load_inventory(request.inventory)
+    inventory = load_inventory(request.inventory, playbook.directory)
     plays = []
     for play in playbook.plays:
         scope = (
@@ -59,12 +61,19 @@ def prepare(request: Request) -> Prepared:
     return prepared
 
 
+def check_all_templates(prepared: Prepared) -> None:
+    """Compile every template and condition, also of tasks whose turn may never come. Raises PlaybookErrors."""
+    found = check_templates(prepared.playbook)
+    if found:
+        raise PlaybookErrors(found)
+
+
 def play_scope(prepared: Prepared, play: Play, host: Host, *, check_mode: bool) -> Scope:
     """The variables of a play on a host, layer over layer as Ansible documents it. Raises PlaybookErrors."""
     request = prepared.request
     scope = prepared.inventory.scope(host)
     scope = scope.with_layer(Precedence.MAGIC, magic_variables(prepared, host, check_mode=check_mode), templated=False)
-    scope = scope.with_layer(Precedence.PLAY_VARS, play.vars)
+    scope = scope.with_layer(Precedence.PLAY_VARS, play.vars, spot=play.spot_of("vars"))
     scope = scope.with_layer(Precedence.EXTRA_VARS, request.extra_vars)
     for raw in play.vars_files:
         name = str(Templar(scope).template(raw))

@@ -116,7 +116,11 @@ class Walk:
     def _task(self, task: Task, *, handler: bool = False) -> None:
         if not handler and not is_selected(task.tags, self.selection.only, self.selection.skip):
             return
-        scope = self.scope.with_layer(Precedence.BLOCK_AND_TASK_VARS, task.vars) if task.vars else self.scope
+        scope = (
+            self.scope.with_layer(Precedence.BLOCK_AND_TASK_VARS, task.vars, spot=task.vars_spots)
+            if task.vars
+            else self.scope
+        )
         templar = self._templar(scope)
         name = self._name(task, templar)
         self.events.emit("task_started", task=task.uid, name=name, module=task.module, handler=handler)

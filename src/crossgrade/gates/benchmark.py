@@ -55,7 +55,8 @@ class BenchmarkRules:
     """What is judged, and how strictly.
 
     `allowed_losses` maps names of METRICS to the share that may be lost (0.1: 10%). The looks at the verdict
-    are planned from the two numbers of pairs (`statistics.planned_looks`).
+    are planned from the two numbers of pairs (`statistics.planned_looks`). Where a launch takes seconds and the
+    machine is shared, a maximum of 24 costs little and decides even where pairs differ by 10%.
     """
 
     allowed_losses: Mapping[str, float]

@@ -50,6 +50,11 @@ class Arguments:
     )
     minimum_pairs: int = argument(doc="Pairs of launches before the first look at the evidence.", default=3)
     maximum_pairs: int = argument(doc="Pairs after which inconclusive evidence fails the gate.", default=8)
+    side_by_side: bool = argument(
+        doc="Run both servers of a pair at once and measure them in short turns. It evens out what else happens on "
+        "the machine, and needs room for both servers at the same time.",
+        default=False,
+    )
     concurrency: int = argument(doc="Streams at any moment.", default=2)
     requests: int = argument(doc="Measured requests for each launch.", default=16)
     warmup_requests: int = argument(doc="Requests before them, which are discarded.", default=4)
@@ -89,6 +94,7 @@ class Comparison:
     new: ServerSpec
     profile: LoadProfile
     rules: BenchmarkRules
+    side_by_side: bool
 
 
 @dataclass
@@ -118,6 +124,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
         "profile": profile_of(arguments).to_json(),
         "losses": losses_of(arguments),
         "pairs": [arguments.minimum_pairs, arguments.maximum_pairs],
+        "side_by_side": arguments.side_by_side,
     }
     state = gate.gate_state(GATE, candidate, host, matters)
     if state.recorded is not None and not holds(state.recorded, baseline, obstacle):
@@ -163,6 +170,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         new=server_spec(candidate, context.host, server, cwd=context.log_directory),
         profile=profile_of(arguments),
         rules=rules_of(arguments),
+        side_by_side=arguments.side_by_side,
     )
     sides = {
         "old": {"generation": baseline.number, "manifest": manifest_of(baseline)},
@@ -180,7 +188,8 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
 def compare(comparison: Comparison, sides: Mapping[str, Any], context: ApplyContext) -> Verdict:
     """Measure pairs until the rules say that it is enough, keep every sample, and judge."""
     from crossgrade.bench.load import run_load
-    from crossgrade.bench.paired import run_pairs
+    from crossgrade.bench.paired import run_pairs, run_pairs_side_by_side
+    from crossgrade.bench.samples import LoadResult
     from crossgrade.gates.benchmark import decided, judge_benchmark
 
     profile, rules = comparison.profile, comparison.rules
@@ -208,20 +217,48 @@ def compare(comparison: Comparison, sides: Mapping[str, Any], context: ApplyCont
         with launch(spec, log) as server:
             yield server
 
+    turns = turns_of(profile)
     try:
-        samples = run_pairs(
-            lambda: launched("old", comparison.old),
-            lambda: launched("new", comparison.new),
-            lambda server: run_load(server.base_url, profile),
-            enough=enough,
-            maximum_pairs=rules.maximum_pairs,
-            on_pair=on_pair,
-            on_launch=on_launch,
-        )
+        if comparison.side_by_side:
+            samples = run_pairs_side_by_side(
+                lambda: launched("old", comparison.old),
+                lambda: launched("new", comparison.new),
+                lambda server, number: run_load(server.base_url, turns[number]),
+                lambda parts: LoadResult.joined(profile, parts),
+                rounds=len(turns),
+                enough=enough,
+                maximum_pairs=rules.maximum_pairs,
+                on_pair=on_pair,
+                on_launch=on_launch,
+            )
+        else:
+            samples = run_pairs(
+                lambda: launched("old", comparison.old),
+                lambda: launched("new", comparison.new),
+                lambda server: run_load(server.base_url, profile),
+                enough=enough,
+                maximum_pairs=rules.maximum_pairs,
+                on_pair=on_pair,
+                on_launch=on_launch,
+            )
         verdict = judge_benchmark(samples, rules)
     except TaskError as error:
         verdict = judge_broken(error, done)
     return replace(verdict, figures={**verdict.figures, "samples": str(file)})
+
+
+def turns_of(profile: LoadProfile) -> list[LoadProfile]:
+    """The profile cut into turns of two requests for each stream; the first has the warm-up."""
+    length = 2 * profile.concurrency
+    return [
+        replace(
+            profile,
+            requests=min(length, profile.requests - start),
+            warmup_requests=profile.warmup_requests if start == 0 else 0,
+            seed=profile.seed + start,
+        )
+        for start in range(0, profile.requests, length)
+    ]
 
 
 def judge_broken(error: TaskError, done: Progress) -> Verdict:

@@ -238,7 +238,8 @@ def _convert(
         try:
             values[one.field] = one.converter(value)
         except ConversionError as error:
-            problems.at(spelling, f'argument "{spelling}": {error}')
+            reason = f"expected {one.expected.text} (the value is not shown)" if one.options.secret else str(error)
+            problems.at(spelling, f'argument "{spelling}": {reason}')
     if declaration.rest is not None:
         values[declaration.rest.field] = rest
     for one in declaration.arguments:

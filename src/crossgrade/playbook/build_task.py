@@ -9,7 +9,7 @@ from typing import Any
 from crossgrade.playbook.argument_types import shown
 from crossgrade.playbook.arguments import check_arguments, declared_arguments, free_form_argument
 from crossgrade.playbook.freeform import UnbalancedError, split_pairs
-from crossgrade.playbook.model import Condition, LoopControl, Task, VariableSpots
+from crossgrade.playbook.model import ArgumentSpots, Condition, LoopControl, Task, VariableSpots
 from crossgrade.playbook.positions import Spot
 from crossgrade.playbook.schema import KEYWORDS, LOOP_CONTROL, LOOP_CONTROL_LATER, MODULES_LATER, PREFIXES, On
 from crossgrade.playbook.suggest import did_you_mean, listing
@@ -149,7 +149,7 @@ class TaskReader:
                 arguments.setdefault(name, item)
         elif extra is not None:
             self.reader.expected(spot.at("args"), "a mapping (`name: value`)", extra)
-        problems = check_arguments(arguments_type, arguments, _ArgumentSpots(spot, here), has_template)
+        problems = check_arguments(arguments_type, arguments, ArgumentSpots(spot, here), has_template)
         self.reader.problems += problems
         return arguments
 
@@ -264,17 +264,3 @@ class TaskReader:
             pause=self.reader.number(spot.at("pause"), given.get("pause")) or 0,
             extended=self.reader.boolean(spot.at("extended"), given.get("extended")),
         )
-
-
-class _ArgumentSpots(Spot):
-    """The arguments of a task: below the module's name, or below `args`."""
-
-    def __init__(self, task: Spot, module: Spot) -> None:
-        super().__init__(module.source, module.path)
-        object.__setattr__(self, "_args", task.at("args"))
-
-    def at(self, *keys: Any) -> Spot:
-        args: Spot = self.__dict__["_args"]
-        if keys and args.path and args.node.entries is not None and keys[0] in args.node.entries:
-            return args.at(*keys)
-        return super().at(*keys)

@@ -78,6 +78,7 @@ class Inventory:
     hosts: tuple[Host, ...]
     groups: Mapping[str, tuple[str, ...]]
     group_vars: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    local_vars: Mapping[str, Any] = field(default_factory=dict)
 
     def host(self, name: str) -> Host | None:
         return next((host for host in self.hosts if host.name == name), None)
@@ -85,14 +86,14 @@ class Inventory:
     def select(self, pattern: str | Sequence[str], limit: str | None = None) -> tuple[Host, ...]:
         """The hosts that a play's `hosts` means, cut down to those that `--limit` means.
 
-        `localhost` is always there, unless the inventory gives it other variables. Raises WrongOptionsError for
+        `localhost` is always there, also where the inventory does not name it. Raises WrongOptionsError for
         a pattern that matches nothing.
         """
         hosts = self.hosts
         patterns = [pattern] if isinstance(pattern, str) else list(pattern)
         for name in LOCALHOSTS:
             if name in patterns and self.host(name) is None:
-                hosts = (*hosts, Host(name, {"ansible_connection": "local"}, implicit=True))
+                hosts = (*hosts, Host(name, {"ansible_connection": "local", **self.local_vars}, implicit=True))
         names = [host.name for host in hosts if not host.implicit or host.name in patterns]
         chosen = set(select_names(patterns, names, self.groups))
         if limit:
@@ -121,17 +122,15 @@ def _limit_parts(limit: str) -> list[str]:
     return names
 
 
-def load_inventory(sources: Sequence[str]) -> Inventory:
+def load_inventory(sources: Sequence[str], playbook_directory: Path | None = None) -> Inventory:
     """The inventory that all `-i` options give together: files, or lists such as `host1,host2,`.
 
-    Without any, there is only this machine. Raises PlaybookError for a file with errors, WrongOptionsError for
+    Without any, there is only this machine. `group_vars/` and `host_vars/` are read beside each file, and in the
+    playbook's directory, which wins. Raises PlaybookError for a file with errors, WrongOptionsError for
     one that is not there.
     """
     from crossgrade.playbook.inventory_files import read_hosts_list, read_inventory_file
 
-    if not sources:
-        local = Host("localhost", {"ansible_connection": "local"}, implicit=True)
-        return Inventory((local,), {"all": (), "ungrouped": ()})
     draft = Draft()
     directories: list[Path] = []
     for source in sources:
@@ -148,6 +147,8 @@ def load_inventory(sources: Sequence[str]) -> Inventory:
         read_inventory_file(path, draft)
         if path.parent not in directories:
             directories.append(path.parent)
+    if playbook_directory is not None and playbook_directory not in directories:
+        directories.append(playbook_directory)
     return _finished(draft, directories)
 
 
@@ -170,19 +171,27 @@ def _finished(draft: Draft, directories: Sequence[Path]) -> Inventory:
             values.update(_variable_files(directory / "group_vars", name))
         for name, values in host_vars.items():
             values.update(_variable_files(directory / "host_vars", name))
+    priorities = {name: _priority(values.pop("ansible_group_priority", 1)) for name, values in group_vars.items()}
+    local_vars: dict[str, Any] = {}
+    for directory in directories:
+        local_vars.update(_variable_files(directory / "host_vars", "localhost"))
     depths = {name: _depth(name, children) for name in draft.groups}
+    groups_of: dict[str, list[str]] = {name: [] for name in host_vars}
+    for group, those in members.items():
+        for name in those if group != "all" else ():
+            groups_of[name].append(group)
     hosts = []
     for name, values in host_vars.items():
-        groups = [group for group, those in members.items() if name in those and group != "all"]
-        groups.sort(key=lambda group: (depths[group], _priority(group_vars[group]), group))
+        groups = groups_of[name]
+        groups.sort(key=lambda group: (depths[group], priorities[group], group))
         hosts.append(Host(name, values, tuple(groups)))
-    return Inventory(tuple(hosts), members, group_vars)
+    return Inventory(tuple(hosts), members, group_vars, local_vars)
 
 
-def _priority(values: Mapping[str, Any]) -> int:
+def _priority(value: Any) -> int:
     """`ansible_group_priority`: of groups of one depth, the higher one wins."""
     try:
-        return int(values.get("ansible_group_priority", 1))
+        return int(value)
     except (TypeError, ValueError):
         return 1
 

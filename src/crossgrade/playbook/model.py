@@ -46,6 +46,20 @@ class VariableSpots:
         return self.mappings[0]
 
 
+class ArgumentSpots(Spot):
+    """The arguments of a task: below the module's name, or below `args`."""
+
+    def __init__(self, task: Spot, module: Spot) -> None:
+        super().__init__(module.source, module.path)
+        object.__setattr__(self, "_args", task.at("args"))
+
+    def at(self, *keys: Hashable) -> Spot:
+        args: Spot = self.__dict__["_args"]
+        if keys and args.path and args.node.entries is not None and keys[0] in args.node.entries:
+            return args.at(*keys)
+        return super().at(*keys)
+
+
 @dataclass(frozen=True)
 class Task:
     """One task or handler. `uid` is the path to it in the playbook: `play0/tasks/3/block/1`.
@@ -90,11 +104,8 @@ class Task:
         """Where a keyword stands: `("when",)`, or an argument: `("arguments", "src")`."""
         if not keys or keys[0] != "arguments":
             return self.spot.at(*keys)
-        rest = keys[1:]
-        extra = self.spot.at("args")
-        if rest and extra.node.entries is not None and rest[0] in extra.node.entries:
-            return extra.at(*rest)
-        return self.spot.at(self.module_key or self.module, *rest)
+        arguments = ArgumentSpots(self.spot, self.spot.at(self.module_key or self.module))
+        return arguments.at(*keys[1:]) if len(keys) > 1 else arguments
 
 
 @dataclass(frozen=True)

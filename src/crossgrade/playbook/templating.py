@@ -27,6 +27,7 @@ from crossgrade.playbook.template_errors import (
     TemplateLimitError,
     UndefinedVariableError,
     failure,
+    quoted,
 )
 from crossgrade.playbook.values import has_template, is_template_text
 from crossgrade.playbook.variables import Layer, Scope
@@ -315,7 +316,7 @@ class Templar:
         except limits.TimeIsUp:
             message = f"it takes more than {self._time_limit:g} s"
             raise TemplateLimitError(
-                f"{message}, in {_quoted(text, name)}", expression=text, place=_place(spot)
+                f"{message}, in {quoted(text, name)}", expression=text, place=_place(spot)
             ) from None
         except DependsOnUnknown as unknown:
             raise DependsOnUnknown(unknown.origin, expression=text, place=_place(spot)) from None
