@@ -261,6 +261,14 @@ def bench(context: Context, playbook: str = "", root: str = "") -> None:  # noqa
     _leave(bench_command(playbook=playbook, root=root))
 
 
+@_command("docs")
+def docs(context: Context) -> None:  # noqa: ARG001 - invoke hands it a context
+    """Write docs/modules.md from the modules themselves (in a checkout)."""
+    from crossgrade.commands.documentation import docs_command
+
+    _leave(docs_command())
+
+
 def vars_of(values: dict[str, Any]) -> dict[str, Any]:
     """The options of a command as a mapping, without invoke's context."""
     return {name: value for name, value in values.items() if name != "context"}
@@ -268,7 +276,7 @@ def vars_of(values: dict[str, Any]) -> dict[str, Any]:
 
 def make_collection() -> Collection:
     """All commands, for `tasks.py` and for the program."""
-    return Collection(plan, upgrade, rollback, status, history, verify, facts, gc, test, lint, bench)
+    return Collection(plan, upgrade, rollback, status, history, verify, facts, gc, test, lint, bench, docs)
 
 
 class CrossgradeProgram(Program):

@@ -94,6 +94,19 @@ def test_slower_fails_with_the_numbers(host: ModuleHost) -> None:
     assert "benchmark generation 3 again (failed on 20" in planned.summary
 
 
+@pytest.mark.parametrize(("number", "failed"), [(2, False), (3, True)])
+def test_side_by_side(host: ModuleHost, number: int, failed: bool) -> None:
+    outcome = run_gate(benchmark.MODULE, arguments(number, side_by_side=True), host)
+    assert outcome.failed is failed, outcome.message
+    assert "tokens/s (ratio" in outcome.message
+    file = Path(str(outcome.values["figures"]["samples"]))
+    pairs = [json.loads(line) for line in file.read_text().splitlines()][1:]
+    for side in ("old", "new"):
+        requests = pairs[0][side]["result"]["samples"]
+        assert [request["index"] for request in requests] == list(range(arguments(2).requests))
+    assert [pair["first"] for pair in pairs[:2]] == ["old", "new"]
+
+
 def test_other_metrics(host: ModuleHost) -> None:
     outcome = run_gate(benchmark.MODULE, arguments(3, metrics={"itl_median": 0.2, "ttft_p90": 0.9}), host)
     assert outcome.failed

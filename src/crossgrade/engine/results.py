@@ -60,6 +60,26 @@ class TaskResult:
         )
 
 
+def result_event(
+    task: str, name: str, module: str, result: TaskResult, item: str, diff: bool | None, *, hidden: bool = False
+) -> dict[str, Any]:
+    """The data of a `task_result` event. `diff` is the task's own wish to show differences, None when it has none."""
+    return {
+        "task": task,
+        "name": name,
+        "module": module,
+        "status": result.status,
+        "summary": "" if hidden else result.summary,
+        "message": result.message,
+        "values": dict(result.values),
+        "item": item,
+        "diff": diff,
+        "differences": [vars(difference) for difference in result.differences],
+        "verdict": result.verdict,
+        "seconds": round(result.seconds, 3),
+    }
+
+
 def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[TaskResult, dict[str, Any]]:
     """The result of a whole loop and the value for `register`, as Ansible combines them.
 

@@ -5,13 +5,14 @@ The same walk makes a plan (nothing is changed, results are foreseen) and a run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crossgrade.engine.events import Events
 from crossgrade.engine.plan import Action, PlannedTask
-from crossgrade.engine.results import Counts, TaskResult, combine_loop
+from crossgrade.engine.results import Counts, TaskResult, combine_loop, result_event
 from crossgrade.engine.retrying import attempts
 from crossgrade.engine.task_runner import TaskRunner
 from crossgrade.errors import CrossgradeError
@@ -69,6 +70,8 @@ class Walk:
     def run(self) -> None:
         """Walk the sections of the play, each with its handlers. Raises HostFailed at the first unrescued failure."""
         self.events.emit("play_started", play=self.play.name or ", ".join(self.play.hosts))
+        if self._templar(self.scope).boolean(self.play.gather_facts, default=False):
+            self._gather_facts()
         for _, steps in self.play.sections():
             try:
                 self._steps(steps)
@@ -77,6 +80,17 @@ class Walk:
                     self._run_handlers()
                 raise
             self._run_handlers()
+
+    def _gather_facts(self) -> None:
+        from crossgrade.inspect.machine import collect_facts
+
+        name, began = "Gathering Facts", time.monotonic()
+        self.events.emit("task_started", task=f"{self.play.uid}/facts", name=name, module="setup", handler=False)
+        facts = collect_facts(root=self.runner.machine.store.root).to_json()
+        self.scope = self.scope.with_layer(Precedence.FACTS, {"ansible_facts": facts}, templated=False)
+        result = TaskResult("ok", seconds=time.monotonic() - began)
+        self.counts.count(result)
+        self.events.emit("task_result", **result_event(f"{self.play.uid}/facts", name, "setup", result, "", None))
 
     # ---- blocks
 
@@ -357,20 +371,8 @@ class Walk:
             )
         else:
             self._compare(task, name, result, item, hidden=hidden)
-        self.events.emit(
-            "task_result",
-            task=task.uid,
-            name=name,
-            module=task.module,
-            status=shown.status,
-            summary="" if hidden else shown.summary,
-            message=shown.message,
-            values=dict(shown.values),
-            item=item,
-            differences=[vars(difference) for difference in shown.differences],
-            verdict=shown.verdict,
-            seconds=round(result.seconds, 3),
-        )
+        diff = None if task.diff is None else templar.boolean(task.diff, default=False, spot=task.spot)
+        self.events.emit("task_result", **result_event(task.uid, name, task.module, shown, item, diff, hidden=hidden))
 
     def _compare(self, task: Task, name: str, result: TaskResult, item: str, *, hidden: bool) -> None:
         """Hold what happened against what was foreseen. A failure was foreseen by nobody, and is told as itself."""

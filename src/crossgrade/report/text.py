@@ -75,7 +75,8 @@ def _task_result(event: Event, verbosity: int, show_diff: bool) -> Iterator[Line
     data = event.data
     status: str = data["status"]
     style = _STATUS_STYLE.get(status, "")
-    if show_diff:
+    wanted = data.get("diff")
+    if show_diff if wanted is None else wanted:
         yield from difference_lines(data.get("differences", ()))
     label = {"skipped": "skipping", "failed": "fatal", "ignored": "fatal"}.get(status, status)
     item = f" => (item={data['item']})" if data.get("item") else ""

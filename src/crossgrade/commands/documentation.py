@@ -1,0 +1,89 @@
+"""The pages on modules and keywords, made from the code's own tables: they cannot fall behind it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from crossgrade.commands.common import guarded
+from crossgrade.errors import ExitCode, WrongOptionsError
+from crossgrade.modules import NAMES, load_module
+from crossgrade.playbook.describe import ArgumentDescription, describe_arguments
+from crossgrade.playbook.schema import KEYWORDS
+
+PAGES = Path("docs")
+_HEAD = """# Modules
+
+Made by `invoke docs` from the modules themselves. Names, defaults and conversions are Ansible's where Ansible has the
+module; `ansible.builtin.copy` and `copy` are the same.
+
+- **reads**: runs in a plan too
+- **checks**: a plan lists it, a run does it and changes nothing
+- **changes**: may change the machine, and can be undone unless it is a `command`
+"""
+
+_KEYWORDS_HEAD = """# Keywords
+
+Made by `invoke docs` from the keyword table. A keyword that Ansible has and that is not here yet is refused with its
+place in the file; nothing is ignored in silence. Keywords mean what they mean in Ansible, with these differences:
+
+- `gather_facts` is off unless a play asks for it; then `ansible_facts` holds what `crossgrade facts` shows.
+- A play whose tasks already fail in check mode is not begun (exit code 1, nothing changed).
+- When a play fails and nothing rescues it, what its tasks changed is taken back (`rolled_back=` in the recap).
+- Variables of crossgrade itself: `crossgrade_root`, `crossgrade_store`, `crossgrade_python`, `crossgrade_active` (the
+  number of the active generation when the play began, or none).
+"""
+
+
+def docs_command() -> int:
+    """Write the pages. It works in a checkout only."""
+
+    def body() -> int:
+        if not PAGES.is_dir():
+            raise WrongOptionsError("there is no docs folder here", remedy="Change to the top folder of a checkout.")
+        for name, text in pages().items():
+            (PAGES / name).write_text(text, encoding="utf-8")
+        return ExitCode.DONE
+
+    return guarded(body)
+
+
+def pages() -> dict[str, str]:
+    """All generated pages by file name."""
+    return {"modules.md": modules_page(), "keywords.md": keywords_page()}
+
+
+def modules_page() -> str:
+    """The whole page, as Markdown."""
+    parts = [_HEAD]
+    for name in sorted(NAMES):
+        module = load_module(name)
+        parts.append(f"## {name}\n\n{module.summary} ({module.effect})\n")
+        rows = [_row(argument) for argument in describe_arguments(module.arguments)]
+        if rows:
+            parts.append("| argument | type | default | |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _row(argument: ArgumentDescription) -> str:
+    names = ", ".join(f"`{name}`" for name in (argument.name, *argument.aliases))
+    default = "" if argument.default in (None, "", (), {}, []) else str(argument.default)
+    if argument.required:
+        default = "**required**"
+    # sorted: some declarations are sets; written as JSON, so that a newline among them can be seen
+    chosen = ", ".join(f"`{choice}`" for choice in sorted(json.dumps(choice).strip('"') for choice in argument.choices))
+    choices = f" One of {chosen}." if chosen else ""
+    words = (argument.doc + choices).replace("|", "\\|").replace("\n", " ")
+    return f"| {names} | {argument.type} | {default} | {words} |"
+
+
+def keywords_page() -> str:
+    """Every keyword of Ansible with its state here, as Markdown."""
+    parts = [_KEYWORDS_HEAD]
+    for level in ("play", "block", "task"):
+        keywords = KEYWORDS[level]
+        here = ", ".join(f"`{name}`" for name in sorted(keywords) if keywords[name].supported)
+        later = [keyword for keyword in keywords.values() if not keyword.supported]
+        parts.append(f"## {level}\n\nHere: {here}.\n\nNot here yet:\n")
+        parts.append("\n".join(f"- `{k.name}`{f': {k.instead}' if k.instead else ''}" for k in later) + "\n")
+    return "\n".join(parts)
