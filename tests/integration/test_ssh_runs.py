@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.support.commands import PROGRAM, crossgrade
 from tests.support.sshd import Sshd, running_sshd, trust
 
 from crossgrade import __version__
@@ -222,3 +223,29 @@ def test_an_exception_of_a_listener_arrives_as_it_is(known: SshTarget) -> None:
 
     with open_connection(known) as connection, pytest.raises(BrokenPipeError, match="started"):
         run_remote(connection, ["hang"], broken, program=known.crossgrade_command)
+
+
+def test_upgrade_on_a_host_in_the_inventory(known: SshTarget, home: Path) -> None:
+    """The command line, from the inventory to the recap under the host's name; the host's own crossgrade works."""
+    playbook = home / "play" / "site.yml"
+    playbook.parent.mkdir()
+    playbook.write_text(
+        "- hosts: node1\n  tasks:\n    - copy: {content: '{{ word }}', dest: '" + str(home / "made") + "'}\n"
+    )
+    inventory = home / "hosts.yml"
+    inventory.write_text(
+        f"all: {{hosts: {{node1: {{ansible_host: {known.address}, ansible_port: {known.port}, "
+        f"ansible_user: {known.user}, ansible_ssh_private_key_file: {known.key_file}, "
+        f"crossgrade_command: {PROGRAM}}}}}}}\n"
+    )
+    options = ("--playbook", playbook, "-i", inventory, "-e", "word='a b'", "--root", home / "there", "--json")
+    environment = {"HOME": str(home)}
+    planned = crossgrade("plan", *options, environment=environment)
+    assert planned.code == 0, planned.stderr
+    assert not (home / "made").exists()
+    done = crossgrade("upgrade", *options, environment=environment)
+    assert done.code == 0, done.stderr
+    assert (home / "made").read_text() == "a b"
+    assert {event["host"] for event in done.events} == {"node1"}
+    assert done.recap["changed"] == 1
+    assert crossgrade("upgrade", *options, environment=environment).recap["changed"] == 0

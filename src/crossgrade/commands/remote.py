@@ -27,7 +27,7 @@ def run_on_hosts(options: Mapping[str, Any], prepared: Prepared) -> int:
 
     Raises WrongOptionsError when local hosts and hosts over SSH are mixed, or a saved plan is involved.
     """
-    if any(host.connection == "local" for host in prepared.hosts):
+    if len(prepared.remote_hosts) < len(prepared.hosts):
         raise WrongOptionsError(
             "this machine and hosts over SSH cannot be mixed in one run yet", remedy="Choose with --limit."
         )
@@ -53,7 +53,7 @@ def _run_on(host: Host, options: Mapping[str, Any], prepared: Prepared, terminal
     with open_connection(target, on_retry=lambda message: terminal.write([Line(message, "warning")])) as connection:
         return run_remote(
             connection,
-            remote_command(options, prepared),
+            remote_command(options, prepared, host),
             lambda line: _relay(line, host.name, options, terminal),
             on_stderr=lambda line: (
                 terminal.write([Line(f"{host.name}: {line}", "faint")]) if options["verbose"] else None
@@ -64,12 +64,16 @@ def _run_on(host: Host, options: Mapping[str, Any], prepared: Prepared, terminal
         )
 
 
-def remote_command(options: Mapping[str, Any], prepared: Prepared) -> list[str]:
-    """The command for the host's crossgrade, as an argument list: there, the host is `localhost`."""
+def remote_command(options: Mapping[str, Any], prepared: Prepared, host: Host) -> list[str]:
+    """The command for the host's crossgrade, as an argument list; there the host is local and has its variables.
+
+    Variables of the inventory have a lower precedence than those of -e; there both arrive by -e, so the
+    playbook's own variables do not win over the inventory's as they would here. Connection variables stay.
+    """
     request = prepared.request
-    argv = [request.command]
-    if request.extra_vars:
-        argv += ["-e", json.dumps(dict(request.extra_vars))]
+    inventory = {name: value for name, value in host.vars.items() if not name.startswith("ansible_")}
+    variables = {**inventory, **request.extra_vars, "ansible_connection": "local"}
+    argv = [request.command, "-i", f"{host.name},", "-e", json.dumps(variables)]
     for option, tags in (("--tags", request.only_tags), ("--skip-tags", request.skip_tags)):
         if tags:
             argv += [option, ",".join(tags)]

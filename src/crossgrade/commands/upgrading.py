@@ -58,7 +58,7 @@ def _only_looks(options: Options, prepared: Prepared) -> bool:
 
 def _remote(options: Options, prepared: Prepared) -> int | None:
     """Hand hosts over SSH to their own crossgrade; None when every host is this machine."""
-    if all(host.connection == "local" for host in prepared.hosts):
+    if not prepared.remote_hosts:
         return None
     from crossgrade.commands.remote import run_on_hosts
 

@@ -37,6 +37,20 @@ class Prepared:
         found = {host.name: host for _, hosts in self.plays for host in hosts}
         return tuple(found.values())
 
+    @property
+    def remote_hosts(self) -> tuple[Host, ...]:
+        """The hosts that are not this machine, by `ansible_connection` of -e, else of the inventory, else the play's."""
+        given = self.request.extra_vars.get("ansible_connection")
+        found = {}
+        for play, hosts in self.plays:
+            for host in hosts:
+                connection = (
+                    host.connection if "ansible_connection" in host.vars else play.connection or host.connection
+                )
+                if (given or connection) != "local":
+                    found[host.name] = host
+        return tuple(found.values())
+
 
 def prepare(request: Request) -> Prepared:
     """Load and check what can be checked without looking at a host and without compiling templates.
