@@ -39,7 +39,7 @@ class Prepared:
 
     @property
     def remote_hosts(self) -> tuple[Host, ...]:
-        """The hosts that are not this machine, by `ansible_connection` of -e, else of the inventory, else the play's."""
+        """The hosts that are not this machine: by `ansible_connection` of -e, of the inventory, or the play's."""
         given = self.request.extra_vars.get("ansible_connection")
         found = {}
         for play, hosts in self.plays:
