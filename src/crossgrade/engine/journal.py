@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -210,6 +208,9 @@ def reading(path: Path, *, in_use: bool) -> Iterator[Journal]:
         if not in_use:
             mode = "ro&immutable=1"
             if log.exists() and log.stat().st_size:
+                import shutil  # only after a kill
+                import tempfile
+
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crossgrade-journal-")))
                 for source in (path, log):
                     shutil.copy2(source, folder)

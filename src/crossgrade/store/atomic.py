@@ -6,7 +6,6 @@ only once its directory is.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import os
@@ -67,6 +66,8 @@ def exchange(one: Path, other: Path) -> None:
 
     Raises OSError; EINVAL or ENOSYS where the filesystem or the C library cannot do it.
     """
+    import ctypes  # adoption needs it, once
+
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "renameat2"):  # glibc before 2.28
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(one))

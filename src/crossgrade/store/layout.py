@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -213,6 +212,8 @@ def read_record(path: Path) -> dict[str, Any]:
 def remove_path(path: Path) -> bool:
     """Remove a file, a link or a whole folder. True when it was there. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
+        import shutil  # some 8 ms that a rollback does not need
+
         shutil.rmtree(path)
         return True
     try:
