@@ -15,6 +15,7 @@ from crossgrade.report.text import Line, render
 
 if TYPE_CHECKING:
     from rich.status import Status
+    from rich.text import Text
 
 _SGR = {
     "ok": "32",
@@ -46,6 +47,7 @@ class Terminal:
         self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._status: Status | None = None
         self._task = ""
+        self._message = ""
         self._task_began = 0.0
         self._began = time.monotonic()
 
@@ -80,17 +82,28 @@ class Terminal:
             from rich.status import Status
 
             console = Console(file=self._stream, no_color=not self._colour, highlight=False)
-            self._status = Status("", console=console, refresh_per_second=4)
+            self._status = Status(_LiveLine(self), console=console, refresh_per_second=4)
             self._status.start()
-        now = time.monotonic()
-        from rich.text import Text
+        self._message = message
 
-        elapsed = f"{now - self._task_began:.0f}s of {now - self._began:.0f}s"
-        self._status.update(
-            Text(f"{self._task} [{elapsed}] {message}"[:200], style="dim", overflow="ellipsis", no_wrap=True)
-        )
+    def live_text(self) -> str:
+        """What is under way: the task, its seconds and the run's, and what it said last."""
+        now = time.monotonic()
+        return f"{self._task} [{now - self._task_began:.0f}s of {now - self._began:.0f}s] {self._message}"
 
     def _stop_live(self) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+class _LiveLine:
+    """The live line as rich draws it: anew four times a second, so that the seconds run on."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(self._terminal.live_text(), style="dim", overflow="ellipsis", no_wrap=True)
