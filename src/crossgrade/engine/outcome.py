@@ -48,7 +48,7 @@ def failed_ending(store: Store, journal: Journal, failure: BaseException, undone
     """The ending of a run that failed or was interrupted, after its rollback."""
     evidence: tuple[str, ...] = ()
     if isinstance(failure, HostFailed):
-        reason = f"task {failure.name!r} failed: {failure.result.message}"
+        reason = f"task {failure.name!r} failed: {failure.told.message}"
         evidence = _evidence(failure)
     elif isinstance(failure, Interrupted):
         reason = f"stopped by {failure.signal.name}"
@@ -81,7 +81,7 @@ def failed_ending(store: Store, journal: Journal, failure: BaseException, undone
 
 
 def _evidence(failure: HostFailed) -> tuple[str, ...]:
-    verdict = failure.result.verdict
+    verdict = failure.told.verdict
     if not verdict:
         return ()
     failures = [finding for finding in verdict["findings"] if finding["level"] == "failure"]

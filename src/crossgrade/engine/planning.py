@@ -82,7 +82,7 @@ def make_plan(
             try:
                 walk.run()
             except HostFailed as failed:
-                failure = f"task {failed.name!r} would fail: {failed.result.message}"
+                failure = f"task {failed.name!r} would fail: {failed.told.message}"
             except CrossgradeError as error:
                 failure = str(error)
             tasks += walk.planned

@@ -28,11 +28,12 @@ _FORESEEN: dict[str, Action] = {"changed": "change", "failed": "fails", "ignored
 class HostFailed(Exception):  # noqa: N818 - a turn in the walk that blocks catch, not an error for users
     """A task failed and nothing has rescued it yet."""
 
-    def __init__(self, task: Task, name: str, result: TaskResult) -> None:
+    def __init__(self, task: Task, name: str, result: TaskResult, told: TaskResult) -> None:
         super().__init__(name)
         self.task = task
         self.name = name
-        self.result = result
+        self.result = result  # for the playbook's own variables
+        self.told = told  # for people and records: without what `no_log` hides
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,8 @@ class Walk:
         if result.changed and (not result.failed or result.status == "ignored"):
             self._notify(task, templar)
         if result.failed and result.status != "ignored":
-            raise HostFailed(task, name, result)
+            told = result.hidden() if self._hidden(task, templar) else result
+            raise HostFailed(task, name, result, told)
 
     def _loop(self, task: Task, name: str, scope: Scope, templar: Templar) -> TaskResult:
         early: TaskResult | None = None
@@ -359,7 +361,7 @@ class Walk:
     # ---- telling
 
     def _tell(self, task: Task, name: str, templar: Templar, result: TaskResult) -> None:
-        hidden = templar.boolean(task.no_log, default=False, spot=task.spot)
+        hidden = self._hidden(task, templar)
         shown = result.hidden() if hidden else result
         item = str(shown.item) if shown.has_item else ""
         if self.check_mode:
@@ -373,6 +375,12 @@ class Walk:
             self._compare(task, name, result, item, hidden=hidden)
         diff = None if task.diff is None else templar.boolean(task.diff, default=False, spot=task.spot)
         self.events.emit("task_result", **result_event(task.uid, name, task.module, shown, item, diff, hidden=hidden))
+
+    def _hidden(self, task: Task, templar: Templar) -> bool:
+        try:
+            return templar.boolean(task.no_log, default=False, spot=task.spot)
+        except CrossgradeError:
+            return True  # whoever wrote `no_log` meant to hide something
 
     def _compare(self, task: Task, name: str, result: TaskResult, item: str, *, hidden: bool) -> None:
         """Hold what happened against what was foreseen. A failure was foreseen by nobody, and is told as itself."""
