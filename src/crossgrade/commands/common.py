@@ -72,9 +72,14 @@ def guarded(body: Callable[[], int]) -> int:
     except CrossgradeError as error:
         print(f"crossgrade: {error}", file=sys.stderr)  # noqa: T201 - the program's own error output
         return int(error.exit_code)
-    except (Interrupted, KeyboardInterrupt):
-        print("crossgrade: interrupted", file=sys.stderr)  # noqa: T201 - the program's own error output
-        return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone; nothing is left to say
         return int(ExitCode.NOTHING_CHANGED)
+    except OSError as error:
+        # The machine says no (a read-only disk, a file where a folder should be): not a fault of ours.
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"crossgrade: {where}{error.strerror or error}", file=sys.stderr)  # noqa: T201 - the same
+        return int(ExitCode.NOTHING_CHANGED)
+    except (Interrupted, KeyboardInterrupt):
+        print("crossgrade: interrupted", file=sys.stderr)  # noqa: T201 - the program's own error output
+        return int(ExitCode.INTERRUPTED)

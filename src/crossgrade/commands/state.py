@@ -12,7 +12,7 @@ from typing import Any
 from crossgrade.commands.common import existing_store, guarded, number, people, request_from
 from crossgrade.engine.journal import Journal, reading
 from crossgrade.engine.request import Request
-from crossgrade.errors import CrossgradeError, ExitCode
+from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 from crossgrade.store.layout import Store
@@ -54,9 +54,13 @@ def describe_status(store: Store) -> dict[str, Any]:
     holder = read_holder(store.lock_path)
     link = store.active_link
     interrupted: dict[str, Any] | None = None
+    problem = ""
     if store.journal_path.exists():
-        with reading(store.journal_path, in_use=holder is not None) as journal:
-            interrupted = None if holder else _describe_interrupted(journal)
+        try:
+            with reading(store.journal_path, in_use=holder is not None) as journal:
+                interrupted = None if holder else _describe_interrupted(journal)
+        except StoreError as error:  # what the disk says is still worth saying
+            problem = str(error)
     return {
         "schema": SCHEMA,
         "store": str(store.root),
@@ -64,6 +68,7 @@ def describe_status(store: Store) -> dict[str, Any]:
         "active": store.active(),
         "generations": [_describe_generation(store, generation.number) for generation in store.generations()],
         "interrupted": interrupted,
+        "journal_problem": problem or None,
         "lock": asdict(holder) if holder else None,
     }
 
@@ -96,15 +101,16 @@ def _describe_generation(store: Store, number_: int) -> dict[str, Any]:
 
 def _status(options: Options, request: Request) -> int:
     status = describe_status(request.store)
+    code = ExitCode.NOTHING_CHANGED if status["journal_problem"] else ExitCode.DONE
     if options["json"]:
         _print_json(status)
-        return ExitCode.DONE
+        return code
     terminal = Terminal(sys.stdout)
     if not request.store.exists:
         terminal.write([Line(f"there is no store at {request.store.root} yet: `crossgrade upgrade` makes it")])
         return ExitCode.DONE
     terminal.write(_status_lines(status))
-    return ExitCode.DONE
+    return code
 
 
 def _status_lines(status: Mapping[str, Any]) -> list[Line]:
@@ -120,6 +126,8 @@ def _status_lines(status: Mapping[str, Any]) -> list[Line]:
         number_, origin, state = generation["number"], generation["origin"], generation["state"]
         text = f"{mark} {number_:>3}  {origin:<8} {state:<9} {generation['created']}"
         lines.append(Line(f"{text}  {gates}".rstrip()))
+    if status["journal_problem"]:
+        lines.append(Line(f"journal: {status['journal_problem']}", "failed"))
     interrupted = status["interrupted"]
     if interrupted:
         lines.append(Line(f"interrupted: run {interrupted['run']} (`{interrupted['command']}`)", "warning"))
