@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossgrade.errors import TaskError
+from crossgrade.modules import uv
 from crossgrade.modules.contract import LockedDist, LockRequest
 from crossgrade.modules.uv import (
     explain,
@@ -24,6 +25,13 @@ from crossgrade.modules.uv import (
     resolution_error,
 )
 from crossgrade.process import Completed
+
+
+@pytest.fixture(autouse=True)
+def no_system_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without a list of authorities, so that the other settings can be looked at alone."""
+    monkeypatch.setattr(uv, "SYSTEM_CERTIFICATES", ())
+
 
 HASH = "--hash=sha256:" + "0a" * 32
 # As uv 0.13 prints it, with an annotation and an index line as other options of uv add them.
@@ -156,3 +164,16 @@ def test_installing_goes_to_the_same_indexes_and_checks_hashes() -> None:
     assert {"--require-hashes", "--no-deps", "--compile-bytecode"} <= set(argv)
     assert argv[argv.index("--link-mode") + 1] == "copy"
     assert " ".join(options) in " ".join(argv)
+
+
+def test_uv_trusts_the_certificates_of_the_machine_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle.crt"
+    monkeypatch.setattr(uv, "SYSTEM_CERTIFICATES", (str(tmp_path / "missing"), str(bundle)))
+    assert "SSL_CERT_FILE" not in uv.index_environment({})
+    bundle.write_text("")
+    assert uv.index_environment({})["SSL_CERT_FILE"] == str(bundle)
+    assert uv.index_environment({"PIP_CERT": "/mine"})["SSL_CERT_FILE"] == "/mine"
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"):
+        assert "SSL_CERT_FILE" not in uv.index_environment({name: "1"})

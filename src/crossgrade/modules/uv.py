@@ -60,6 +60,11 @@ def uv_program() -> str:
 # ---- the index settings of pip
 
 
+# Debian and Ubuntu, then Fedora and its relatives
+SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+_CERTIFICATE_VARIABLES = ("SSL_CERT_DIR", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS")
+
+
 def index_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What to add to the environment so that uv uses the indexes that pip is told to use.
 
@@ -76,8 +81,17 @@ def index_environment(environment: Mapping[str, str]) -> dict[str, str]:
     places = [place for place in environment.get("PIP_FIND_LINKS", "").split() if _is_place(place)]
     hand_over("UV_FIND_LINKS", ",".join(places))
     hand_over("UV_INSECURE_HOST", environment.get("PIP_TRUSTED_HOST", ""))
-    hand_over("SSL_CERT_FILE", environment.get("PIP_CERT", ""))
+    hand_over("SSL_CERT_FILE", environment.get("PIP_CERT", "") or _system_certificates(), *_CERTIFICATE_VARIABLES)
     return added
+
+
+def _system_certificates() -> str:
+    """The machine's own list of certificate authorities, "" when it has none.
+
+    pip trusts it (from 24.2 on by default), uv its built-in list: behind a proxy with an authority of the
+    house, pip would work and uv would not.
+    """
+    return next((place for place in SYSTEM_CERTIFICATES if Path(place).is_file()), "")
 
 
 def _is_place(place: str) -> bool:
