@@ -266,3 +266,8 @@ def test_gc_keeps_what_is_needed() -> None:
     assert removable(generations, active=5, predecessor=3, keep=1, in_use={2}) == [4, 6]
     assert removable(generations, active=5, predecessor=3, keep=0, in_use=()) == [2, 4, 6, 7]
     assert removable(generations, active=None, predecessor=None, keep=10, in_use=()) == []
+
+
+def test_gc_does_not_keep_a_rejected_one_in_place_of_a_good_one() -> None:
+    generations = [generation(1, "adopted"), generation(2), generation(3, state="rejected")]
+    assert removable(generations, active=1, predecessor=None, keep=1, in_use=()) == [3]

@@ -33,11 +33,11 @@ def removable(
 ) -> list[int]:
     """The numbers that may be removed: all but the active one, its predecessor, those in use and the newest `keep`.
 
+    A rejected or half-made generation is none of those to keep: the place belongs to one that can be activated.
     Generation 1 of an adopted environment is the backup: it is kept however old it is.
     """
-    newest = (
-        {generation.number for generation in sorted(generations, key=lambda g: g.number)[-keep:]} if keep else set()
-    )
+    good = sorted(generation.number for generation in generations if generation.state == "ready")
+    newest = set(good[-keep:]) if keep else set()
     return [
         generation.number
         for generation in generations
