@@ -12,7 +12,7 @@ from typing import Any
 
 from invoke.collection import Collection
 from invoke.context import Context
-from invoke.exceptions import Exit, ParseError
+from invoke.exceptions import Exit, ParseError, UnknownFileType
 from invoke.parser import Parser
 from invoke.parser.argument import Argument
 from invoke.program import Program
@@ -287,6 +287,13 @@ class CrossgradeProgram(Program):
 
     def parse_tasks(self) -> None:
         self._as_wrong_options(super().parse_tasks)
+
+    def update_config(self, merge: bool = True) -> None:
+        try:
+            super().update_config(merge)
+        except (UnknownFileType, OSError) as error:  # `-f` is invoke's own option: a configuration file
+            message = f"-f wants a configuration file of invoke: {error}"
+            raise Exit(message, code=int(ExitCode.WRONG_OPTIONS)) from error
 
     def execute(self) -> None:
         if not self.tasks:  # nothing was asked for: help, as `git` and `uv` do, and that is a wrong use

@@ -47,6 +47,7 @@ def test_a_root_that_cannot_be_one(tmp_path: Path, play: Path, command: str) -> 
     [
         (["plan", "--playbook", "missing.yml"], 4, "missing.yml"),
         (["plan", "--bogus"], 5, "--bogus"),
+        (["plan", "-f", "5"], 5, "-f"),
         (["rollback", "--to", "one"], 5, "whole number"),
         (["upgrade", "--plan", "missing.json"], 1, "missing.json"),
         (["upgrade", "-e", "@missing.yml"], 5, "missing.yml"),
@@ -111,3 +112,36 @@ def test_tags_choose(tmp_path: Path) -> None:
     assert names("-t", "a,b") == ["one", "two"]
     assert names("--skip-tags", "b") == ["one", "three"]
     assert names("--tags", "untagged") == ["three"]
+
+
+def test_a_command_that_changes_nothing_is_foreseen_so(tmp_path: Path) -> None:
+    (tmp_path / "play.yml").write_text(
+        "- hosts: localhost\n  tasks:\n    - {command: hostname, register: h, changed_when: false}\n"
+        "    - {command: hostname, register: g, changed_when: g.rc > 0}\n"
+    )
+    options = ("--playbook", tmp_path / "play.yml", "--root", tmp_path / "root", "--json")
+    planned = crossgrade("plan", *options).of_kind("plan")[-1]["plan"]["tasks"]
+    assert [task["action"] for task in planned] == ["check", "may change"]
+    done = crossgrade("upgrade", *options)
+    assert done.recap["changed"] == 0
+    assert done.of_kind("prediction_differs") == []
+
+
+def test_a_saved_plan_knows_what_it_is_for(tmp_path: Path, play: Path) -> None:
+    play.write_text(f"- hosts: localhost\n  tasks:\n    - copy: {{content: x, dest: {tmp_path}/made}}\n")
+    saved = tmp_path / "saved.plan"
+    assert crossgrade("plan", "--playbook", play, "--root", tmp_path / "root", "-o", saved).code == 0
+    answer = crossgrade("upgrade", "--plan", saved, cwd=tmp_path)
+    assert answer.code == 0, answer.stderr
+    assert (tmp_path / "made").read_text() == "x"
+
+
+def test_hints_lead_to_the_same_store(tmp_path: Path, play: Path) -> None:
+    play.write_text("- hosts: localhost\n  tasks:\n    - command: 'false'\n")
+    answer = crossgrade("upgrade", "--playbook", play, "--root", tmp_path / "root", "--json")
+    assert f"crossgrade upgrade --root {tmp_path / 'root'} --playbook {play}" in answer.ended["next_command"]
+
+
+def test_tags_that_choose_nothing_say_so(tmp_path: Path, play: Path) -> None:
+    answer = crossgrade("upgrade", "--playbook", play, "--root", tmp_path / "root", "-t", "nosuch", "--json")
+    assert "no task was chosen" in answer.ended["outcome"]

@@ -131,6 +131,18 @@ def status(folder: Path) -> dict[str, object]:
     return found
 
 
+def test_another_user_gets_through_to_the_environment(upgraded: Path) -> None:
+    """A server of another user must start from the active generation, and may read nothing else."""
+    store = upgraded / "root" / "store"
+    venv = (upgraded / "root" / "env").resolve()
+    for folder in (store, store / "generations", venv.parent):
+        assert folder.stat().st_mode & 0o777 == 0o711
+    for private in (store / "runs", store / "tmp", store / "locks"):
+        assert private.stat().st_mode & 0o077 == 0
+    for record in [store / "journal.db", store / "store.json", venv.parent / "generation.json"]:
+        assert record.stat().st_mode & 0o077 == 0
+
+
 def test_a_restart_that_fails_both_ways_says_how_to_mend_it(upgraded: Path) -> None:
     assert version(upgraded) == "1.17.0"
     back = crossgrade("rollback", "--playbook", upgraded / "play.yml", "--root", upgraded / "root")

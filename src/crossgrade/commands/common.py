@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from crossgrade.engine.request import Request, find_root
+from crossgrade.engine.request import DEFAULT_PLAYBOOK, Request, find_root
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.store.layout import Store
-
-DEFAULT_PLAYBOOK = Path("playbooks/rehearsal.yml")
 
 
 def request_from(options: Mapping[str, Any], command: str) -> Request:

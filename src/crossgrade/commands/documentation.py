@@ -67,7 +67,7 @@ def modules_page() -> str:
 
 def _row(argument: ArgumentDescription) -> str:
     names = ", ".join(f"`{name}`" for name in (argument.name, *argument.aliases))
-    default = "" if argument.default in (None, "", (), {}, []) else str(argument.default)
+    default = "" if argument.default in (None, "", (), {}, []) else json.dumps(argument.default).strip('"')
     if argument.required:
         default = "**required**"
     # sorted: some declarations are sets; written as JSON, so that a newline among them can be seen

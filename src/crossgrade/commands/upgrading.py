@@ -85,7 +85,8 @@ def _plan(options: Options, request: Request) -> int:
         raise CrossgradeError(planning.failure, remedy="Nothing was changed.")
     if options.get("out"):
         save_plan(planning.plan, Path(options["out"]).expanduser())
-        terminal.write([Line(f"Saved: carry it out with `crossgrade upgrade --plan {options['out']}`.")])
+        again = " and the same -e options" if request.extra_vars else ""
+        terminal.write([Line(f"Saved: carry it out with `crossgrade upgrade --plan {options['out']}`{again}.")])
     if options["detailed_exitcode"] and planning.plan.has_work:
         return 2
     return ExitCode.DONE
@@ -119,6 +120,9 @@ def _notes(request: Request) -> tuple[str, ...]:
 
 
 def _upgrade(options: Options) -> int:
+    saved = load_plan(Path(options["plan"]).expanduser()) if options["plan"] else None
+    if saved is not None:  # a plan knows what it is for; extra variables it does not keep, they may be secret
+        options = {**options, "playbook": options["playbook"] or saved.playbook, "root": options["root"] or saved.root}
     request = request_from(options, "upgrade")
     if options["check"]:
         return _plan(options, request.with_command("plan"))
@@ -130,7 +134,6 @@ def _upgrade(options: Options) -> int:
     remote = _remote(options, prepared)
     if remote is not None:
         return remote
-    saved = load_plan(Path(options["plan"]).expanduser()) if options["plan"] else None
     if saved is not None and saved.root != str(request.root):
         raise WrongOptionsError(
             f"the plan is for {saved.root}, not for {request.root}", remedy=f"Give --root {saved.root}."

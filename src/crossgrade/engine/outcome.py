@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from crossgrade.engine.interrupt import Interrupted
 from crossgrade.engine.journal import Journal, predecessor_of
+from crossgrade.engine.request import Request
 from crossgrade.engine.results import Counts
 from crossgrade.engine.undo import UndoResult
 from crossgrade.engine.walk import HostFailed
@@ -36,16 +37,24 @@ def working_environment(store: Store) -> str:
     return f"generation {active} is active: {link} -> {store.venv(active)}"
 
 
-def finished_ending(store: Store, journal: Journal, counts: Counts) -> Ending:
+def finished_ending(request: Request, journal: Journal, counts: Counts) -> Ending:
+    store = request.store
     active = store.active()
     previous = None if active is None else predecessor_of(active, journal.activations())
-    following = f"`crossgrade rollback` returns to generation {previous}" if previous is not None else ""
+    following = f"`{request.hint('rollback')}` returns to generation {previous}" if previous is not None else ""
     outcome = "Done" if counts.changed else "Nothing to do: everything is as asked"
+    if counts.rescued:
+        outcome = f"Done; failures that were rescued: {counts.rescued}"
+    elif not counts.ok + counts.skipped:
+        outcome = "Nothing was done: no task was chosen (look at --tags and --skip-tags)"
     return Ending(ExitCode.DONE, outcome, "", (), working_environment(store), active, following)
 
 
-def failed_ending(store: Store, journal: Journal, failure: BaseException, undone: UndoResult, run_id: str) -> Ending:
+def failed_ending(
+    request: Request, journal: Journal, failure: BaseException, undone: UndoResult, run_id: str
+) -> Ending:
     """The ending of a run that failed or was interrupted, after its rollback."""
+    store = request.store
     evidence: tuple[str, ...] = ()
     if isinstance(failure, HostFailed):
         reason = f"task {failure.name!r} failed: {failure.told.message}"
@@ -76,7 +85,7 @@ def failed_ending(store: Store, journal: Journal, failure: BaseException, undone
     outcome = "INTERRUPTED and rolled back" if code == ExitCode.INTERRUPTED else "FAILED and rolled back"
     return Ending(
         code, outcome, reason, evidence, f"{standing} ({untouched})", store.active(),
-        "mend the cause and run `crossgrade upgrade` again: what was built is kept and used",
+        f"mend the cause and run `{request.hint('upgrade')}` again: what was built is kept and used",
     )  # fmt: skip
 
 

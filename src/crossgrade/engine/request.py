@@ -12,6 +12,7 @@ from crossgrade.errors import CrossgradeError, WrongOptionsError
 from crossgrade.store.layout import Store
 
 ROOT_VARIABLE = "crossgrade_root"
+DEFAULT_PLAYBOOK = "playbooks/rehearsal.yml"
 # Names of variables whose values never go to the journal; they must be given again to resume.
 _SECRET = re.compile(r"pass(word|wd|phrase)?|secret|token|credential|api_?key|private_?key", re.IGNORECASE)
 NOT_KEPT = "(not kept)"
@@ -30,6 +31,15 @@ class Request:
     only_tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
     verbosity: int = 0
+
+    def hint(self, command: str) -> str:
+        """A command for people to type next, with the options that bring it to the same store."""
+        words = ["crossgrade", *command.split()]
+        if self.root != Path(".crossgrade").absolute() / "rehearsal":
+            words += ["--root", str(self.root)]
+        if words[1] in ("upgrade", "plan") and self.playbook != Path(DEFAULT_PLAYBOOK).absolute():
+            words += ["--playbook", str(self.playbook)]
+        return " ".join(words)
 
     @property
     def store(self) -> Store:

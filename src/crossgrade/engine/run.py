@@ -160,9 +160,9 @@ def _carry_out(
             empty_temporary(store)
             counts.rolled_back = undone.undone
         ending = (
-            finished_ending(store, journal, counts)
+            finished_ending(prepared.request, journal, counts)
             if failure is None
-            else failed_ending(store, journal, failure, undone, run_id)
+            else failed_ending(prepared.request, journal, failure, undone, run_id)
         )
         state: RunState = "done" if failure is None else "rollback failed" if undone.failed else "rolled back"
         journal.end_run(run_id, state, int(ending.exit_code), ending.reason or ending.outcome)

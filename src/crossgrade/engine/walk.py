@@ -264,9 +264,26 @@ class Walk:
         result = self.runner.run_once(task, name, templar, environment, in_check_mode=in_check_mode, hidden=hidden)
         self.runner.machine.predict(result.predicts)
         self._known.update(result.facts)
-        if result.skipped or not result.known:
+        if result.skipped:
             return result
-        return self._judge(task, scope, result)
+        return self._judge(task, scope, result) if result.known else self._foresee_changed(task, scope, result)
+
+    def _foresee_changed(self, task: Task, scope: Scope, result: TaskResult) -> TaskResult:
+        """What `changed_when` says of a result that nobody knows yet: often it is `false`, whatever comes."""
+        if not task.changed_when or result.status == "may change":
+            return result
+        known = (
+            {**self._known, task.register: Unknown(f"the result of task {task.display_name!r}")}
+            if task.register
+            else self._known
+        )
+        try:
+            changed = self._templar_with(scope, known).all_hold(task.changed_when, task.spot_of("changed_when"))
+        except DependsOnUnknown:
+            return replace(result, status="may change")
+        except CrossgradeError as error:
+            return replace(result, failed=True, status="failed", message=str(error))
+        return replace(result, changed=changed, status="change" if changed else "check")
 
     def _judge(self, task: Task, scope: Scope, result: TaskResult) -> TaskResult:
         """Let `changed_when` and `failed_when` have their say about the result."""

@@ -5,6 +5,7 @@ This is the one point at which people and services change over; before it nothin
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ def plan(arguments: Arguments, state: State) -> Plan:
         return Unchanged(f"generation {number} is active", {**values, "previous": None})
     before = str(state.store.venv(state.active)) if state.active is not None else ""
     return Change(
-        f"activate generation {number}",
+        f"activate generation {number}" + (f", then run {shlex.join(arguments.restart)}" if arguments.restart else ""),
         (Difference(str(link or "the active link"), before, str(state.store.venv(number))),),
         values,
         predicts=(Prediction("active", "active", number),),

@@ -212,7 +212,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         by_hand=[f"rm -r {work}"],
     ):
         remove_path(work)
-        work.mkdir(mode=0o700)
+        work.mkdir(mode=0o711)
         _install(change.payload["lock"], change.payload["request"], work, context)
         unify(work / "site", work / "cuda_home")
         has_nvcc = _prove(work / "cuda_home", toolkit.version, context)

@@ -27,7 +27,17 @@ from crossgrade.store.atomic import sync_directory, write_json
 from crossgrade.store.generation import Generation
 
 SCHEMA = 1
-_FOLDERS = ("generations", "toolkits", "wheels", "locks", "runs", "tmp")
+# A server may run as another user than the one that upgrades: it must get through to its venv and toolkit, though
+# it can list nothing on the way. What is private lies in files of mode 0600 and in folders of mode 0700.
+_PASSABLE = 0o711
+_FOLDERS = {
+    "generations": _PASSABLE,
+    "toolkits": _PASSABLE,
+    "wheels": 0o700,
+    "locks": 0o700,
+    "runs": 0o700,
+    "tmp": 0o700,
+}
 
 
 class Store:
@@ -73,11 +83,12 @@ class Store:
         return self.root / "runs" / run_id
 
     def create(self) -> None:
-        """Make the store's folders, private to their owner. Harmless when they are there."""
+        """Make the store's folders, as private as a server of another user allows. Harmless when they are there."""
         self.root.mkdir(parents=True, exist_ok=True)
-        self.root.chmod(0o700)
-        for name in _FOLDERS:
-            (self.root / name).mkdir(mode=0o700, exist_ok=True)
+        self.root.chmod(_PASSABLE)
+        for name, mode in _FOLDERS.items():
+            (self.root / name).mkdir(exist_ok=True)
+            (self.root / name).chmod(mode)
         if not self.exists:
             write_json(self.root / "store.json", {"schema": SCHEMA, "active_link": None})
         else:
@@ -150,7 +161,8 @@ class Store:
 
     def write_generation(self, generation: Generation) -> None:
         folder = self.folder(generation.number)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(_PASSABLE)
         sync_directory(folder.parent)
         write_json(folder / "generation.json", generation.to_json())
 
