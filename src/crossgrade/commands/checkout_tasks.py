@@ -1,0 +1,39 @@
+"""The commands for work on crossgrade in a checkout, as invoke tasks; no logic."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from crossgrade.commands.declaring import command, leave
+
+
+@command("test")
+def test(context: Context, slow: bool = False, faults: bool = False) -> None:  # noqa: ARG001, PT028 - a command, and invoke hands it a context
+    """Run the tests (in a checkout)."""
+    from crossgrade.commands.development import test_command
+
+    leave(test_command(slow=slow, faults=faults))
+
+
+@command("lint")
+def lint(context: Context, fix: bool = False) -> None:  # noqa: ARG001 - invoke hands it a context
+    """Run ruff, mypy --strict and import-linter (in a checkout)."""
+    from crossgrade.commands.development import lint_command
+
+    leave(lint_command(fix=fix))
+
+
+@command("bench")
+def bench(context: Context, playbook: str = "", root: str = "") -> None:  # noqa: ARG001 - invoke hands it a context
+    """Measure plan, rollback and start-up on this machine, beside peers."""
+    from crossgrade.commands.benchmarking import bench_command
+
+    leave(bench_command(playbook=playbook, root=root))
+
+
+@command("docs")
+def docs(context: Context) -> None:  # noqa: ARG001 - invoke hands it a context
+    """Write docs/modules.md from the modules themselves (in a checkout)."""
+    from crossgrade.commands.documentation import docs_command
+
+    leave(docs_command())

@@ -1,0 +1,94 @@
+"""How a command is declared: an invoke task whose options, help and exit code are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from invoke.exceptions import Exit
+from invoke.parser.argument import Argument
+from invoke.tasks import Task
+
+_SHORT = {
+    "check": "C",
+    "diff": "D",
+    "extra_vars": "e",
+    "inventory": "i",
+    "limit": "l",
+    "out": "o",
+    "tags": "t",
+    "verbose": "v",
+    "yes": "y",
+}
+_HELP = {
+    "playbook": "The playbook to use (default: playbooks/rehearsal.yml).",
+    "inventory": "Inventory file, or host names with commas. May be given several times.",
+    "extra_vars": "Extra variables: k=v, JSON, or @FILE. May be given several times.",
+    "limit": "Limit the run to these hosts or groups.",
+    "tags": "Only tasks with these tags (commas, or several times).",
+    "skip_tags": "No tasks with these tags.",
+    "root": "Folder of the store (default: .crossgrade/PLAYBOOK, or crossgrade_root of the playbook).",
+    "check": "Change nothing, only say what would be changed: the same as `plan`.",
+    "diff": "Show before and after of what changes.",
+    "verbose": "More output; -vv and -vvv for still more.",
+    "json": "One JSON event per line on stdout; text for people goes to stderr.",
+    "yes": "Do not ask before changing things.",
+    "list_tasks": "List the tasks that would be looked at, and stop.",
+    "syntax_check": "Check the playbook, and stop.",
+    "out": "Save the plan to this file, for `upgrade --plan FILE`.",
+    "plan": "Carry out this saved plan; refused when the facts that it was made from have changed.",
+    "detailed_exitcode": "Exit with 0 when there is nothing to do, 2 when there are changes, 1 for an error.",
+    "resume": "Finish the run that was interrupted.",
+    "to": "The generation to go to (default: the one before the active one).",
+    "keep": "How many of the newest generations to keep beside the active one, its predecessor and the backup.",
+    "generation": "The generation to verify (default: the active one).",
+    "full": "Read every byte again, also of files whose size and times are as recorded.",
+    "slow": "Also the tests that download much or take long.",
+    "faults": "Also the long part of the fault injection.",
+    "fix": "Mend what can be mended by itself.",
+}
+
+
+class CommandTask(Task[Callable[..., None]]):
+    """A task whose short options are stated, not made up from first letters."""
+
+    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
+        self.help = {name: _HELP[name] for name in self.argspec(self.body).parameters if name in _HELP}
+        return list(super().get_arguments(ignore_unknown_help))
+
+    def arg_opts(self, name: str, default: Any, taken_names: set[str]) -> dict[str, Any]:
+        options: dict[str, Any] = super().arg_opts(name, default, taken_names)
+        if name in _SHORT:
+            options["names"].append(_SHORT[name])
+        if name in ("to", "keep", "generation"):
+            options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
+        return options
+
+
+def command(name: str) -> Callable[[Callable[..., None]], CommandTask]:
+    """Make an invoke task of a function whose body calls a command and leaves with its exit code.
+
+    Parameters without a default are positional arguments.
+    """
+
+    def make(body: Callable[..., None]) -> CommandTask:
+        return CommandTask(
+            body,
+            name=name,
+            auto_shortflags=False,
+            iterable=["inventory", "extra_vars", "tags", "skip_tags"],
+            incrementable=["verbose"],
+        )
+
+    return make
+
+
+def leave(code: int) -> None:
+    """Leave the program with this exit code, unless it is 0."""
+    if code:
+        raise Exit(code=int(code))
+
+
+def options_of(values: dict[str, Any]) -> dict[str, Any]:
+    """The options of a command as a mapping, without invoke's context."""
+    return {name: value for name, value in values.items() if name != "context"}

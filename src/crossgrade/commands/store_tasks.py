@@ -1,0 +1,80 @@
+"""The commands on a store and its generations, as invoke tasks; no logic."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from crossgrade.commands.declaring import command, leave, options_of
+
+
+@command("status")
+def status(
+    context: Context,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Show the active generation, all generations, and whether a run was interrupted or is under way."""
+    from crossgrade.commands.state import status_command
+
+    leave(status_command(options_of(locals())))
+
+
+@command("history")
+def history(
+    context: Context,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Show all runs and every turn of the active link."""
+    from crossgrade.commands.state import history_command
+
+    leave(history_command(options_of(locals())))
+
+
+@command("verify")
+def verify(
+    context: Context,
+    generation: str = "",
+    full: bool = False,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Compare a generation with its manifest, file by file."""
+    from crossgrade.commands.state import verify_command
+
+    leave(verify_command(options_of(locals())))
+
+
+@command("facts")
+def facts(
+    context: Context,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Show what crossgrade sees of this machine."""
+    from crossgrade.commands.state import facts_command
+
+    leave(facts_command(options_of(locals())))
+
+
+@command("gc")
+def gc(
+    context: Context,
+    keep: str = "2",
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Remove generations that nobody needs any more, and toolkits and wheels that only they used."""
+    from crossgrade.commands.returning import gc_command
+
+    leave(gc_command(options_of(locals())))
