@@ -40,7 +40,8 @@ def _rollback(options: Options, request: Request) -> int:
 
 
 def _gc(options: Options, request: Request) -> int:
-    from crossgrade.engine.journal import open_journal, predecessor_of
+    from crossgrade.engine.opening import opened_journal
+    from crossgrade.engine.records import predecessor_of
     from crossgrade.store.gc import collect
     from crossgrade.store.lock import hold
 
@@ -48,19 +49,15 @@ def _gc(options: Options, request: Request) -> int:
     if keep is None:
         raise WrongOptionsError("--keep needs a whole number")
     store = existing_store(request)
-    with hold(store.lock_path, "crossgrade gc"):
-        journal = open_journal(store.journal_path)
-        try:
-            active = store.active()
-            predecessor = None if active is None else predecessor_of(active, journal.activations())
-            if journal.unfinished() is not None:
-                raise WrongOptionsError(
-                    "a run was interrupted: what it needs is not removed",
-                    remedy="`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it.",
-                )
-            collected = collect(store, predecessor=predecessor, keep=keep)
-        finally:
-            journal.close()
+    with hold(store.lock_path, "crossgrade gc"), opened_journal(store) as journal:
+        active = store.active()
+        predecessor = None if active is None else predecessor_of(active, journal.activations())
+        if journal.unfinished() is not None:
+            raise WrongOptionsError(
+                "a run was interrupted: what it needs is not removed",
+                remedy="`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it.",
+            )
+        collected = collect(store, predecessor=predecessor, keep=keep)
     if options["json"]:
         from dataclasses import asdict
         from json import dumps

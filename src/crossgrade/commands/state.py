@@ -11,6 +11,7 @@ from typing import Any
 
 from crossgrade.commands.common import existing_store, guarded, number, people, request_from
 from crossgrade.engine.journal import Journal, reading
+from crossgrade.engine.records import OPEN_STATES
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.report.terminal import Terminal
@@ -159,8 +160,8 @@ def _history(options: Options, request: Request) -> int:
     terminal = Terminal(sys.stdout)
     for run in runs:
         seconds = "" if run.ended is None else f"{run.ended - run.started:.1f} s"
-        state = "interrupted" if run.state == "running" else run.state
-        style = {"done": "ok", "running": "warning"}.get(run.state, "failed")
+        state = "interrupted" if run.state in OPEN_STATES else run.state
+        style = {"done": "ok", "interrupted": "warning"}.get(state, "failed")
         terminal.write(
             [
                 Line(

@@ -9,10 +9,11 @@ from typing import Any
 
 from crossgrade.commands.common import guarded, people, request_from
 from crossgrade.engine.events import Events, Listener
-from crossgrade.engine.journal import RunRecord, reading
+from crossgrade.engine.journal import reading
 from crossgrade.engine.plan import SavedPlan, load_plan, save_plan
 from crossgrade.engine.planning import make_plan
 from crossgrade.engine.prepare import Prepared, check_all_templates, prepare
+from crossgrade.engine.records import RunRecord
 from crossgrade.engine.request import Request
 from crossgrade.engine.run import Refusal
 from crossgrade.engine.run import upgrade as run_upgrade

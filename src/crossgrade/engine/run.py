@@ -10,20 +10,22 @@ from typing import Any
 
 from crossgrade.engine.events import Events
 from crossgrade.engine.interrupt import Interrupted, interruptible, undisturbed
-from crossgrade.engine.journal import Journal, RunRecord, RunState, open_journal
-from crossgrade.engine.outcome import Ending, failed_ending, finished_ending, working_environment
+from crossgrade.engine.journal import Journal
+from crossgrade.engine.opening import opened_journal
+from crossgrade.engine.outcome import Ending, failed_ending, finished_ending
 from crossgrade.engine.plan import SavedPlan, changed_facts
 from crossgrade.engine.planning import build_walk, make_plan
 from crossgrade.engine.prepare import Prepared, prepare, process_environment
+from crossgrade.engine.records import RunState
+from crossgrade.engine.recovery import empty_temporary, settle
 from crossgrade.engine.request import Request
 from crossgrade.engine.results import Counts
 from crossgrade.engine.run_id import new_run_id
 from crossgrade.engine.task_runner import RunFiles
-from crossgrade.engine.undo import UndoResult, undo_run
+from crossgrade.engine.undo import Recovery, UndoResult
 from crossgrade.engine.view import Machine, lock_from_json
 from crossgrade.engine.walk import HostFailed
 from crossgrade.errors import CrossgradeError, ExitCode
-from crossgrade.store.layout import Store, remove_path
 from crossgrade.store.lock import hold
 
 Observe = Callable[[], Mapping[str, Any]]
@@ -59,12 +61,12 @@ def upgrade(
     prepared = prepare(request)
     store = request.store
     store.create()
-    with hold(store.lock_path, f"crossgrade {request.command}"), interruptible():
-        journal = open_journal(store.journal_path, create=True)
-        try:
-            return _locked(prepared, journal, events, observe, confirm, saved, resume, show_plan, write_report)
-        finally:
-            journal.close()
+    with (
+        hold(store.lock_path, f"crossgrade {request.command}"),
+        interruptible(),
+        opened_journal(store, create=True) as journal,
+    ):
+        return _locked(prepared, journal, events, observe, confirm, saved, resume, show_plan, write_report)
 
 
 def _locked(
@@ -85,7 +87,9 @@ def _locked(
             "there is no interrupted run to resume", remedy="`crossgrade status` shows what is there."
         )
     if interrupted is not None:
-        recover(prepared, journal, interrupted, events, resume=resume)
+        machine = Machine(store, prepared.playbook.directory, False)
+        recovery = Recovery(journal, interrupted.id, machine, process_environment(), events)
+        resume = settle(recovery, interrupted, store, resume=resume)
     began = time.monotonic()
     locks = {digest: lock_from_json(value) for digest, value in saved.locks.items()} if saved else None
     silent = Events("localhost", ())
@@ -156,7 +160,7 @@ def _carry_out(
         if failure is not None:
             if not isinstance(failure, HostFailed):
                 counts.failed += 1
-            undone = undo_run(journal, run_id, machine, process_environment(), events)
+            undone = Recovery(journal, run_id, machine, process_environment(), events).undo_all()
             empty_temporary(store)
             counts.rolled_back = undone.undone
         ending = (
@@ -187,39 +191,3 @@ def _announce(events: Events, ending: Ending, report: Path, seconds: float, diff
         differs=differing,
         seconds=round(seconds, 3),
     )
-
-
-def recover(prepared: Prepared, journal: Journal, run: RunRecord, events: Events, *, resume: bool) -> None:
-    """Take back what an interrupted run had begun and not finished; what it had completed stays and is used.
-
-    Raises CrossgradeError when that fails.
-    """
-    store = prepared.request.store
-    machine = Machine(store, prepared.playbook.directory, False)
-    with undisturbed():
-        undone = undo_run(journal, run.id, machine, process_environment(), events, only_unfinished=True)
-        empty_temporary(store)
-        if undone.failed:
-            raise rollback_failure(undone, store)
-        if not resume:
-            journal.end_run(run.id, "rolled back", int(ExitCode.INTERRUPTED), "interrupted, then taken back")
-    what = f"{undone.undone} unfinished steps taken back" if undone.undone else "no step was left half made"
-    events.emit("recovered", run=run.id, message=f"run {run.id} (`{run.command}`): {what}; going on from there.")
-
-
-def rollback_failure(undone: UndoResult, store: Store) -> CrossgradeError:
-    """The error for an undo that failed, with the commands that do it by hand. Its exit code is 6."""
-    commands = [command for step, _ in undone.failed for command in step.by_hand]
-    error = CrossgradeError(
-        "the rollback failed too: " + "; ".join(f"{step.intent}: {why}" for step, why in undone.failed),
-        remedy="Mend it by hand:\n    " + "\n    ".join(commands) if commands else working_environment(store),
-    )
-    error.exit_code = ExitCode.ROLLBACK_FAILED
-    return error
-
-
-def empty_temporary(store: Store) -> None:
-    """Remove work in progress. Only the holder of the lock may: nobody else writes there."""
-    if store.temporary.is_dir():
-        for entry in store.temporary.iterdir():
-            remove_path(entry)

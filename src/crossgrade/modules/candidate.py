@@ -217,3 +217,14 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
             return f"marked generation {number} as rejected (kept for inspection)"
     store.remove_generation(number)
     return f"removed the unfinished generation {number}"
+
+
+def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
+    """A generation that is marked ready is durable and has its manifest: only the journal was not told."""
+    store, number = context.store, int(str(record["generation"]))
+    if not (store.folder(number) / "generation.json").exists():
+        return None
+    generation = store.generation(number)
+    if generation.run_id != record["run"] or generation.state == "building":
+        return None
+    return f"generation {number} is built"

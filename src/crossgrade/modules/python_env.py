@@ -116,6 +116,10 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     return plain_env.undo(record, context) if "path" in record else candidate.undo(record, context)
 
 
+def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
+    return None if "path" in record else candidate.complete(record, context)
+
+
 MODULE = Module(
     name="python_env",
     arguments=Arguments,
@@ -124,5 +128,6 @@ MODULE = Module(
     plan=plan,
     apply=apply,
     undo=undo,
+    complete=complete,
     summary="A venv from an exact, hashed lock: the candidate generation, or an ordinary one.",
 )
