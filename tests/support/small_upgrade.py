@@ -1,6 +1,7 @@
 """A whole upgrade in a second: real venvs, a server that starts from them, no network, no compiler.
 
-The working environment holds `small_engine` 1.0, the candidate 2.0. Besides the transaction's own steps it
+The working environment holds `small_engine` 1.0, the candidate 2.0 (`-e version=3.0` asks for 3.0, and
+`-e imports=missing` makes a gate fail). Besides the transaction's own steps it
 writes files by `copy`, `file` and `template`, so that every kind of undo is among its steps. The fault tests
 run it as a user would, and look at the result from outside.
 """
@@ -49,7 +50,11 @@ if __name__ == "__main__":
 PLAYBOOK = """
 - name: A small upgrade
   hosts: localhost
-  vars: {env: "{{ crossgrade_root }}/env", files: "{{ crossgrade_root }}/files"}
+  vars:
+    env: "{{ crossgrade_root }}/env"
+    files: "{{ crossgrade_root }}/files"
+    version: "2.0"
+    imports: [small_engine, small_engine.server]
   tasks:
     - name: Back up
       venv_backup: {path: "{{ env }}"}
@@ -64,10 +69,10 @@ PLAYBOOK = """
     - name: Old file goes
       file: {path: "{{ files }}/old", state: absent}
     - name: Candidate
-      python_env: {requirements: [], wheels: ["{{ playbook_dir }}/small_engine-2.0-py3-none-any.whl"]}
+      python_env: {requirements: [], wheels: ["{{ playbook_dir }}/small_engine-{{ version }}-py3-none-any.whl"]}
       register: candidate
     - name: Imports
-      smoke_check: {generation: "{{ candidate.generation }}", imports: [small_engine, small_engine.server]}
+      smoke_check: {generation: "{{ candidate.generation }}", imports: "{{ imports }}"}
     - name: Server
       server:
         generation: "{{ candidate.generation }}"
@@ -182,7 +187,8 @@ def make_small_upgrade(folder: Path) -> SmallUpgrade:
     (files / "settings").chmod(0o640)
     (files / "old").write_text("still needed\n")
     old_wheel = make_wheel(folder, "1.0")
-    make_wheel(folder, "2.0")
+    for version in ("2.0", "3.0"):
+        make_wheel(folder, version)
     (folder / "unit.j2").write_text("[Service]\nExecStart={{ env }}/bin/small-engine 8000\n")
     (folder / "play.yml").write_text(PLAYBOOK)
     env = root / "env"

@@ -113,11 +113,14 @@ def _interrupted(request: Request) -> RunRecord | None:
 
 
 def _notes(request: Request) -> tuple[str, ...]:
-    """What a reader of the plan must know beside it: an interrupted run is taken back before anything else."""
+    """What a reader of the plan must know beside it: an interrupted run is settled before anything else."""
     interrupted = _interrupted(request)
     if interrupted is None:
         return ()
-    return (f"run {interrupted.id} was interrupted: upgrade first takes back what it had begun and not finished",)
+    return (
+        f"run {interrupted.id} was interrupted: upgrade first takes back what it had begun and not finished, and "
+        "completes what was past its commit point",
+    )
 
 
 def _upgrade(options: Options) -> int:

@@ -91,7 +91,7 @@ def moved_away(path: Path) -> str:
     """How to begin a new journal: the words for a person."""
     return (
         "The active link was left alone. To begin a new journal (generations stay):\n"
-        f"    mkdir {path}.damaged && mv {path} {path}-* {path}.damaged/"
+        f"    mkdir {path.parent}/damaged-journal && mv {path}* {path.parent}/damaged-journal/"
     )
 
 
