@@ -44,7 +44,7 @@ _HELP = {
     "generation": "The generation to verify (default: the active one).",
     "full": "Read every byte again, also of files whose size and times are as recorded.",
     "slow": "Also the tests that download much or take long.",
-    "faults": "Also the long part of the fault injection.",
+    "faults": "The fault injection in full, and nothing else; with --slow, every test there is.",
     "fix": "Mend what can be mended by itself.",
 }
 
