@@ -17,6 +17,7 @@ from invoke.program import Program
 
 from crossgrade import __version__
 from crossgrade.commands import checkout_tasks, run_tasks, store_tasks
+from crossgrade.engine.interrupt import leave_when_interrupted
 from crossgrade.errors import ExitCode
 
 
@@ -89,6 +90,7 @@ def check_options(argv: list[str]) -> None:
     invoke gives a tasks file no say in its exit codes, so the same parser is asked first. Nor can it read an
     optional positional argument: then our own program does the whole work.
     """
+    leave_when_interrupted()
     if with_options(argv) != list(argv):
         main(["crossgrade", *argv])
         raise SystemExit(0)
@@ -104,6 +106,7 @@ def check_options(argv: list[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script. `argv` begins with the program's name."""
+    leave_when_interrupted()
     name, *given = sys.argv if argv is None else argv
     program = CrossgradeProgram(
         name="crossgrade", binary="crossgrade", version=__version__, namespace=make_collection()

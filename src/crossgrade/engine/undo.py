@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from crossgrade.engine.context import JournaledContext
 from crossgrade.engine.events import Events
 from crossgrade.engine.failpoints import pass_point
-from crossgrade.engine.journal import Journal
+from crossgrade.engine.journal import Journal, JournalUnusableError
 from crossgrade.engine.records import StepRecord
 from crossgrade.engine.view import Machine, TaskView
 from crossgrade.errors import CrossgradeError
@@ -43,7 +44,9 @@ class Recovery:
         not stop the others: each that works brings the machine nearer to what it was.
         """
         result = UndoResult()
-        self.journal.begin_rollback(self.run_id)
+        # on a full disk: an undo may be repeated, but not left out
+        with suppress(JournalUnusableError):
+            self.journal.begin_rollback(self.run_id)
         for step in reversed(self.journal.steps(self.run_id)):
             if step.state != "undone":
                 self._undo(step, result)
@@ -90,7 +93,8 @@ class Recovery:
             )
             return
         pass_point("reversed", step.module, step.task)
-        self.journal.mark_undone(self.run_id, step.ordinal)
+        with suppress(JournalUnusableError):
+            self.journal.mark_undone(self.run_id, step.ordinal)
         pass_point("undone", step.module, step.task)
         if what:
             result.undone += 1
