@@ -1,57 +1,76 @@
 """The manifest: every entry of a tree, with what proves that it is still the same.
 
-One JSON object per line, in order of path, so that two manifests can be compared with any tool. Contents
-are sha256: pip's RECORD files and PyPI hashes use it too, so that a manifest can be checked against both,
-and with the SHA extensions of current CPUs it is not what limits a pass over a disk.
+Contents are BLAKE3 (`store/hashing.py` says why), through the package `blake3`.
 
-A quick comparison trusts a file whose size, mtime_ns and ctime_ns are as recorded: the kernel sets ctime at
-every change of content or mode, and no ordinary program can set it back. A full one reads every byte.
+A quick comparison trusts a file whose device, inode, size, times, mode and owner are as recorded: the kernel
+sets ctime at every change of content, mode or owner, and no ordinary program can set it back. It is trusted
+only if it could not have changed again within one tick of the kernel's clock after it was read; git calls
+such files racy. Those are read again at every comparison. A full comparison reads every byte.
+
+On disk: one line with what is needed to recognise a torn or edited file, then the entries as a JSON array,
+one a line, in order of path, so that two manifests can be compared with any tool. Names that are not UTF-8
+are written as Python's surrogate escapes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+from blake3 import blake3
 
 from crossgrade.errors import StoreError
 from crossgrade.store.atomic import write_file
+from crossgrade.store.hashing import hash_file as hash_file
+from crossgrade.store.hashing import hash_files, unreadable
 
+SCHEMA = 2
 EntryType = Literal["file", "directory", "link", "other"]
-_CHUNK = 1 << 20
 # Python may write these at any import; they hold nothing that is not made from the .py beside them
 _BYTECODE_FOLDER = "__pycache__"
+# Nanoseconds in which two changes may get the same ctime: the kernel's clock moves on at each of 100 to 1000
+# ticks a second. Filesystems that keep whole seconds (ext4 with inodes of 128 bytes) show it by their zeros.
+_TICK = 20_000_000
+_SECOND = 1_000_000_000
+_COARSE_TICK = 2 * _SECOND
+_RACY = -1  # the ctime that is recorded for a file that cannot be trusted: no file has it
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One entry of a tree. `path` is relative with `/`; sizes in bytes, times in nanoseconds since 1970."""
+class Entry(NamedTuple):
+    """One entry of a tree. `path` is relative with `/`; sizes in bytes, times in nanoseconds since 1970.
+
+    `digest` is the BLAKE3 of a file's bytes, in hex. `ctime_ns` is -1 for a file that was changed so shortly
+    before it was read that it could change again unnoticed: nothing but its bytes proves that it is the same.
+    """
 
     path: str
     type: EntryType
     mode: int
+    uid: int
+    gid: int
     size: int
     mtime_ns: int
     ctime_ns: int
+    device: int
     inode: int
-    sha256: str = ""
+    digest: str = ""
     target: str = ""
 
     def same_content(self, other: Entry) -> bool:
         """The same thing for whoever reads it, wherever and whenever it was written."""
-        return (self.type, self.mode, self.size, self.sha256, self.target) == (
-            other.type,
-            other.mode,
-            other.size,
-            other.sha256,
-            other.target,
-        )
+        return _content(self)[1:] == _content(other)[1:]
+
+
+def _content(entry: Entry) -> tuple[str, EntryType, int, int, int, int, str, str]:
+    """What counts: all but times, device and inode."""
+    path, kind, mode, uid, gid, size, _, _, _, _, digest, target = entry
+    return path, kind, mode, uid, gid, size, digest, target
 
 
 @dataclass(frozen=True)
@@ -86,21 +105,28 @@ class Comparison:
         return not (self.changed or self.missing or self.extra)
 
 
+# ---- reading a tree
+
+
 def _scan(root: Path) -> Iterator[tuple[str, os.stat_result, str]]:
-    """(relative path, lstat, link target) of every entry below root, not following links."""
+    """(relative path, lstat, link target) of every entry below root, not following links. Raises StoreError."""
     pending = [("", str(root))]
     while pending:
-        prefix, folder = pending.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                path = f"{prefix}{entry.name}"
-                status = entry.stat(follow_symlinks=False)
-                target = ""
-                if stat.S_ISDIR(status.st_mode):
-                    pending.append((f"{path}/", entry.path))
-                elif stat.S_ISLNK(status.st_mode):
-                    target = os.readlink(entry.path)  # noqa: PTH115 - str paths from scandir, in a hot loop
-                yield path, status, target
+        prefix, place = pending.pop()
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    place = entry.path
+                    path = prefix + entry.name
+                    status = entry.stat(follow_symlinks=False)
+                    target = ""
+                    if stat.S_ISDIR(status.st_mode):
+                        pending.append((f"{path}/", place))
+                    elif stat.S_ISLNK(status.st_mode):
+                        target = os.readlink(place)  # noqa: PTH115 - str paths from scandir, in a hot loop
+                    yield path, status, target
+        except OSError as error:
+            raise unreadable(place, error) from error
 
 
 def _type_of(mode: int) -> EntryType:
@@ -111,127 +137,150 @@ def _type_of(mode: int) -> EntryType:
     return "link" if stat.S_ISLNK(mode) else "other"
 
 
-def _entry(path: str, status: os.stat_result, target: str, sha256: str) -> Entry:
+def _entry(path: str, status: os.stat_result, digest: str = "", target: str = "", racy: bool = False) -> Entry:
     kind = _type_of(status.st_mode)
     size = status.st_size if kind == "file" else 0  # a directory's size is the filesystem's affair
     return Entry(
-        path, kind, stat.S_IMODE(status.st_mode), size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino,
-        sha256, target,
+        path, kind, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, size,
+        status.st_mtime_ns, _RACY if racy else status.st_ctime_ns, status.st_dev, status.st_ino, digest, target,
     )  # fmt: skip
 
 
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - the path is a str from scandir, in a hot loop
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+def _quick_same(entry: Entry, status: os.stat_result) -> bool:
+    """Never for a racy file: no file has its ctime."""
+    return (
+        entry.ctime_ns == status.st_ctime_ns
+        and entry.mtime_ns == status.st_mtime_ns
+        and entry.size == status.st_size
+        and entry.inode == status.st_ino
+        and entry.device == status.st_dev
+        and entry.mode == stat.S_IMODE(status.st_mode)
+        and entry.uid == status.st_uid
+        and entry.gid == status.st_gid
+    )
+
+
+def _is_racy(ctime_ns: int, read_from_ns: int) -> bool:
+    """Whether a change after `read_from_ns`, when we began to read, could get this very ctime."""
+    coarse = ctime_ns % _SECOND == 0
+    return ctime_ns >= read_from_ns - (_COARSE_TICK if coarse else _TICK)
+
+
+def _read_tree(root: Path, known: Mapping[str, Entry]) -> tuple[dict[str, Entry], int]:
+    """Every entry of a tree, and how many bytes were read. What `known` has unchanged is the same object here."""
+    began = time.time_ns()
+    entries: dict[str, Entry] = {}
+    to_read: list[tuple[str, os.stat_result]] = []
+    for path, status, target in _scan(root):
+        if not stat.S_ISREG(status.st_mode):
+            entries[path] = _entry(path, status, target=target)
+            continue
+        before = known.get(path)
+        if before is not None and before.type == "file" and _quick_same(before, status):
+            entries[path] = before
+        else:
+            to_read.append((path, status))
+    digests = hash_files(str(root), to_read)
+    for path, status in to_read:
+        entries[path] = _entry(path, status, digests[path], racy=_is_racy(status.st_ctime_ns, began))
+    return entries, sum(status.st_size for _, status in to_read)
 
 
 def digest_of(entries: Mapping[str, Entry]) -> str:
-    """sha256 over path, type, mode, size, content and link target of every entry, in order of path."""
-    digest = hashlib.sha256()
-    for path in sorted(entries):
-        entry = entries[path]
-        digest.update(json.dumps([path, entry.type, entry.mode, entry.size, entry.sha256, entry.target]).encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
+    """BLAKE3 over path, type, mode, owner, size, content and link target of every entry, in order of path."""
+    rows = (_content(entries[path]) for path in sorted(entries))
+    return blake3(_array(rows)).hexdigest()
 
 
 def build_manifest(root: Path, *, known: Manifest | None = None) -> Manifest:
-    """Read a whole tree. Files that `known` has with the same inode, size and times are not read again.
+    """Read a whole tree, on all cores. Files that `known` has unchanged, by inode, times and owner, are not read.
 
-    Hashing uses all cores: hashlib lets the interpreter lock go for large pieces. Raises OSError.
+    Raises StoreError, which names the file, for what cannot be read, vanishes, or changes meanwhile.
     """
-    scanned = list(_scan(root))
-    entries: dict[str, Entry] = {}
-    to_read: list[tuple[str, os.stat_result]] = []
-    for path, status, target in scanned:
-        before = known.entries.get(path) if known else None
-        if not stat.S_ISREG(status.st_mode):
-            entries[path] = _entry(path, status, target, "")
-        elif before and _quick_same(before, status):
-            entries[path] = _entry(path, status, "", before.sha256)
-        else:
-            to_read.append((path, status))
-    base = str(root)
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        hashes = pool.map(_sha256, (f"{base}/{path}" for path, _ in to_read), chunksize=16)
-        for (path, status), sha256 in zip(to_read, hashes, strict=True):
-            entries[path] = _entry(path, status, "", sha256)
+    entries, _ = _read_tree(root, known.entries if known else {})
     return Manifest(entries, digest_of(entries))
 
 
-def _quick_same(entry: Entry, status: os.stat_result) -> bool:
-    return (
-        entry.inode == status.st_ino
-        and entry.size == status.st_size
-        and entry.mtime_ns == status.st_mtime_ns
-        and entry.ctime_ns == status.st_ctime_ns
-        and entry.mode == stat.S_IMODE(status.st_mode)
-    )
+# ---- on disk
+
+
+def _array(rows: Iterable[tuple[Any, ...]]) -> bytes:
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    lines = ",\n".join(map(encode, rows))
+    return f"[\n{lines}\n]\n".encode("ascii")
+
+
+def _checksum(head: Mapping[str, Any], body: bytes) -> str:
+    hasher = blake3(json.dumps(head, sort_keys=True).encode())
+    hasher.update(body)
+    return hasher.hexdigest()
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write it whole or not at all. The first line carries the digest, so that a torn file is recognised."""
-    lines = [json.dumps({"schema": 1, "digest": manifest.digest, "entries": len(manifest.entries)})]
-    lines += [
-        json.dumps([getattr(manifest.entries[key], name) for name in _FIELDS]) for key in sorted(manifest.entries)
-    ]
-    write_file(path, ("\n".join(lines) + "\n").encode())
-
-
-_FIELDS = tuple(Entry.__dataclass_fields__)
+    """Write it whole or not at all, with a checksum by which a torn or edited file is recognised."""
+    body = _array(manifest.entries[key] for key in sorted(manifest.entries))
+    head = {"schema": SCHEMA, "digest": manifest.digest, "entries": len(manifest.entries)}
+    line = json.dumps({**head, "checksum": _checksum(head, body)})
+    write_file(path, line.encode("ascii") + b"\n" + body)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Raises StoreError when the manifest is missing, torn or was changed."""
+    """Raises StoreError when the manifest is missing, torn, was changed, or is of another schema."""
     try:
-        head, *lines = path.read_text(encoding="utf-8").splitlines()
-        entries: dict[str, Entry] = {}
-        for line in lines:
-            values: list[Any] = json.loads(line)
-            entries[values[0]] = Entry(*values)
-        expected = json.loads(head)
+        line, _, body = path.read_bytes().partition(b"\n")
     except FileNotFoundError as error:
         raise StoreError(f"the manifest {path} is missing") from error
-    except (ValueError, TypeError, IndexError) as error:
-        raise StoreError(f"the manifest {path} is damaged: {error}") from error
-    if expected["entries"] != len(entries) or expected["digest"] != digest_of(entries):
-        raise StoreError(f"the manifest {path} is damaged: its digest does not fit its lines")
-    return Manifest(entries, expected["digest"])
+    except OSError as error:
+        raise StoreError(f"the manifest {path} cannot be read: {error.strerror}") from error
+    try:
+        head: dict[str, Any] = json.loads(line)
+        _check_schema(path, head["schema"])
+        checksum, digest, count = head.pop("checksum"), head["digest"], head["entries"]
+        if checksum != _checksum(head, body):
+            raise StoreError(f"the manifest {path} is damaged: its checksum does not fit its lines")
+        entries = {values[0]: Entry._make(values) for values in json.loads(body)}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise StoreError(f"the manifest {path} is damaged: {error!r}") from error
+    if len(entries) != count:
+        raise StoreError(f"the manifest {path} is damaged: {len(entries)} entries in place of {count}")
+    return Manifest(entries, digest)
+
+
+def _check_schema(path: Path, schema: object) -> None:
+    if schema == 1:
+        raise StoreError(
+            f"the manifest {path} was written by an older crossgrade (schema 1) and is not read any more",
+            remedy="`crossgrade upgrade` builds a candidate anew. `crossgrade rollback` needs no manifest.",
+        )
+    if schema != SCHEMA:
+        raise StoreError(
+            f"the manifest {path} has schema {schema!r}, and this crossgrade knows {SCHEMA}",
+            remedy="Use the crossgrade that wrote it, or a newer one.",
+        )
+
+
+# ---- comparing
 
 
 def compare(manifest: Manifest, root: Path, *, full: bool) -> Comparison:
-    """Compare a tree with its manifest. `full` reads every file; else only files whose inode, size or times differ.
+    """Compare a tree with its manifest. `full` reads every file, else those of another status.
 
-    A file that was only touched or copied (other inode or times, same content) is not a change.
+    A file that was only touched or copied (other inode or times, same content) is not a change. Raises
+    StoreError, which names the file, for what cannot be read, vanishes, or changes meanwhile.
     """
-    now = build_manifest(root, known=None if full else manifest)
+    before = manifest.entries
+    now, bytes_read = _read_tree(root, {} if full else before)
     changed = sorted(
         path
-        for path, entry in manifest.entries.items()
-        if path in now.entries and not entry.same_content(now.entries[path])
+        for path, entry in now.items()
+        if (recorded := before.get(path)) is not None and recorded is not entry and not recorded.same_content(entry)
     )
-    missing = sorted(manifest.entries.keys() - now.entries.keys())
-    more = sorted(now.entries.keys() - manifest.entries.keys())
-    bytecode = [path for path in more if _is_bytecode(path, now.entries[path])]
-    extra = [path for path in more if not _is_bytecode(path, now.entries[path])]
-    read = sum(
-        entry.size
-        for path, entry in now.entries.items()
-        if entry.type == "file" and (full or not _recorded_same(manifest.entries.get(path), entry))
-    )
-    return Comparison(tuple(changed), tuple(missing), tuple(extra), tuple(bytecode), now.file_count, read)
-
-
-def _recorded_same(before: Entry | None, now: Entry) -> bool:
-    return before is not None and (before.inode, before.mtime_ns, before.ctime_ns, before.size) == (
-        now.inode,
-        now.mtime_ns,
-        now.ctime_ns,
-        now.size,
-    )
+    missing = sorted(before.keys() - now.keys())
+    more = sorted(now.keys() - before.keys())
+    bytecode = [path for path in more if _is_bytecode(path, now[path])]
+    extra = [path for path in more if not _is_bytecode(path, now[path])]
+    files = sum(entry.type == "file" for entry in now.values())
+    return Comparison(tuple(changed), tuple(missing), tuple(extra), tuple(bytecode), files, bytes_read)
 
 
 def _is_bytecode(path: str, entry: Entry) -> bool:
@@ -242,10 +291,10 @@ def _is_bytecode(path: str, entry: Entry) -> bool:
 
 
 def quick_drift(manifest: Manifest, root: Path) -> tuple[str, ...]:
-    """Paths that are missing or whose size, mode or times differ from the manifest; reads no file.
+    """Paths that are missing, or whose status differs from the manifest; reads no file but racy ones.
 
     For plans: an unchanged tree of n entries costs n calls of lstat. Touched files count as drift here;
-    whoever needs to know for sure calls `compare` on what this finds.
+    whoever needs to know for sure calls `compare` on what this finds. Raises StoreError.
     """
     seen: set[str] = set()
     drift: list[str] = []
@@ -254,8 +303,11 @@ def quick_drift(manifest: Manifest, root: Path) -> tuple[str, ...]:
         if entry is None:
             continue  # extras are judged by `compare`
         seen.add(path)
-        kind = _type_of(status.st_mode)
-        same = entry.type == kind and entry.target == target and entry.mode == stat.S_IMODE(status.st_mode)
-        if not same or (kind == "file" and not _quick_same(entry, status)):
+        if entry.type == "file" and entry.ctime_ns != _RACY:
+            same = stat.S_ISREG(status.st_mode) and _quick_same(entry, status)
+        else:
+            digest = hash_file(f"{root}/{path}") if stat.S_ISREG(status.st_mode) else ""
+            same = entry.same_content(_entry(path, status, digest, target))
+        if not same:
             drift.append(path)
     return tuple(sorted(drift + list(manifest.entries.keys() - seen)))
