@@ -26,6 +26,7 @@ def make_collection() -> Collection:
     return Collection(
         *(run_tasks.plan, run_tasks.upgrade, run_tasks.rollback),
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
+        *(store_tasks.export, store_tasks.restore),
         *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
     )
 
@@ -67,8 +68,8 @@ def wrong_options_message(error: ParseError) -> str:
 
 
 # invoke has positional arguments that must be given and options, but no positional argument that may be left out.
-_OPTIONAL_POSITIONAL = {"verify": "--generation"}
-_TAKES_VALUE = ("--generation", "--root", "--playbook", "-e", "--extra-vars")
+_OPTIONAL_POSITIONAL = {"verify": "--generation", "export": "--generation"}
+_TAKES_VALUE = ("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars")
 
 
 def with_options(argv: Sequence[str]) -> list[str]:

@@ -78,3 +78,37 @@ def gc(
     from crossgrade.commands.returning import gc_command
 
     leave(gc_command(options_of(locals())))
+
+
+@command("export")
+def export(
+    context: Context,
+    to: str = "",
+    generation: str = "",
+    level: str = "3",
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Write a generation to an archive (tar, compressed by zstd) with its manifest."""
+    from crossgrade.commands.archiving import export_command
+
+    leave(export_command(options_of(locals())))
+
+
+@command("restore")
+def restore(
+    context: Context,
+    archive: str,
+    link: str = "",
+    check: bool = False,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Recreate a generation from an archive, after checking every byte of it."""
+    from crossgrade.commands.archiving import restore_command
+
+    leave(restore_command(options_of(locals())))

@@ -13,8 +13,7 @@ from pathlib import Path
 from crossgrade.errors import TaskError
 from crossgrade.modules.contract import ApplyContext, HostView
 from crossgrade.store.clone import clone_tree
-from crossgrade.store.generation import Generation
-from crossgrade.store.layout import Store
+from crossgrade.store.layout import places_of
 from crossgrade.store.relocation import relocate
 
 
@@ -45,12 +44,6 @@ def find_base(host: HostView, python_version: str) -> Base:
         )
     dists = {str(name): str(version) for name, version in found.contents.get("dists", {}).items()}
     return Base(found.number, found.manifest, dists, places_of(host.store, found))
-
-
-def places_of(store: Store, generation: Generation) -> tuple[str, ...]:
-    """The places that the files of a generation may name: where it lies, and where it was adopted from."""
-    adopted_from = generation.contents.get("adopted_from")
-    return (str(store.venv(generation.number)), *([str(adopted_from)] if adopted_from else []))
 
 
 def python_of(venv: Path) -> str:

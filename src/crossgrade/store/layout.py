@@ -248,3 +248,9 @@ def generation_environment(store: Store, generation: Generation) -> Mapping[str,
     environment["VIRTUAL_ENV"] = str(store.venv(generation.number))
     environment.update(generation.environment)
     return environment
+
+
+def places_of(store: Store, generation: Generation) -> tuple[str, ...]:
+    """The places that the files of a generation may name: where it lies, and where it was adopted from."""
+    adopted_from = generation.contents.get("adopted_from")
+    return (str(store.venv(generation.number)), *([str(adopted_from)] if adopted_from else []))

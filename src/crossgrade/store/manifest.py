@@ -217,21 +217,32 @@ def _checksum(head: Mapping[str, Any], body: bytes) -> str:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write it whole or not at all, with a checksum by which a torn or edited file is recognised."""
+    """Write it whole or not at all."""
+    write_file(path, manifest_bytes(manifest))
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The file, with a checksum by which a torn or edited one is recognised."""
     body = _array(manifest.entries[key] for key in sorted(manifest.entries))
     head = {"schema": SCHEMA, "digest": manifest.digest, "entries": len(manifest.entries)}
     line = json.dumps({**head, "checksum": _checksum(head, body)})
-    write_file(path, line.encode("ascii") + b"\n" + body)
+    return line.encode("ascii") + b"\n" + body
 
 
 def read_manifest(path: Path) -> Manifest:
     """Raises StoreError when the manifest is missing, torn, was changed, or is of another schema."""
     try:
-        line, _, body = path.read_bytes().partition(b"\n")
+        data = path.read_bytes()
     except FileNotFoundError as error:
         raise StoreError(f"the manifest {path} is missing") from error
     except OSError as error:
         raise StoreError(f"the manifest {path} cannot be read: {error.strerror}") from error
+    return parse_manifest(data, path)
+
+
+def parse_manifest(data: bytes, path: Path) -> Manifest:
+    """The manifest in the bytes of a file; `path` is for messages. Raises StoreError as `read_manifest` does."""
+    line, _, body = data.partition(b"\n")
     try:
         head: dict[str, Any] = json.loads(line)
         _check_schema(path, head["schema"])
