@@ -13,6 +13,8 @@ import pytest
 from tests.support.commands import snapshot
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 
+from crossgrade.engine.journal import moved_away
+
 
 @pytest.fixture
 def interrupted(tmp_path: Path) -> SmallUpgrade:
@@ -71,6 +73,21 @@ def test_the_way_out_that_is_shown_works(interrupted: SmallUpgrade, command: str
     back = interrupted.run("rollback", "--to", "1")
     assert back.code == 0, back.stderr
     assert interrupted.outcome() == "old"
+
+
+def test_an_adoption_whose_journal_is_lost_is_recorded_anew(tmp_path: Path) -> None:
+    upgrade = make_small_upgrade(tmp_path / "server")
+    answer = upgrade.run("upgrade", environment={"CROSSGRADE_KILL_AT": "effect:venv_backup"})
+    assert answer.code == -signal.SIGKILL
+    record = upgrade.store.generation(1)
+    upgrade.store.write_generation(record.with_state("building", manifest=""))  # killed a moment earlier
+    move_away(upgrade, moved_away(upgrade.store.journal_path))
+    answer = upgrade.run("upgrade")
+    assert answer.code == 0, answer.stderr
+    assert "record every file of generation 1" in answer.stdout
+    assert upgrade.outcome() == "new"
+    assert upgrade.run("rollback", "--to", "1").code == 0
+    assert upgrade.outcome() == "old"
 
 
 def test_a_full_machine_is_not_called_damage(interrupted: SmallUpgrade) -> None:

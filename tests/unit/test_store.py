@@ -12,7 +12,8 @@ import pytest
 
 from crossgrade.errors import LockedError, StoreError
 from crossgrade.gates.verdict import Verdict
-from crossgrade.store.activation import adopt, check_adoptable, switch, undo_adoption
+from crossgrade.store.activation import adopt, switch, undo_adoption
+from crossgrade.store.adoptable import check_adoptable
 from crossgrade.store.atomic import exchange, write_file
 from crossgrade.store.gc import in_use, removable
 from crossgrade.store.generation import Generation
