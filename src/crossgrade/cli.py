@@ -26,7 +26,8 @@ def make_collection() -> Collection:
     return Collection(
         *(run_tasks.plan, run_tasks.upgrade, run_tasks.rollback),
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
-        *(store_tasks.export, store_tasks.restore),
+        *(store_tasks.export, store_tasks.restore, store_tasks.diff),
+        *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
         *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
     )
 

@@ -46,6 +46,9 @@ _HELP = {
     "slow": "Also the tests that download much or take long.",
     "faults": "The fault injection in full, and nothing else; with --slow, every test there is.",
     "archive": "The archive to restore from.",
+    "one": "A generation.",
+    "other": "Another one.",
+    "force": "Also the backup, or the generation that `rollback` would go to.",
     "link": "Make this path the active link, in a store that has none.",
     "level": "How hard zstd tries: 1 is quick, 19 is small.",
     "fix": "Mend what can be mended by itself.",
@@ -63,7 +66,7 @@ class CommandTask(Task[Callable[..., None]]):
         options: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if name in _SHORT:
             options["names"].append(_SHORT[name])
-        if name in ("to", "keep", "generation", "level"):
+        if name in ("to", "keep", "generation", "level", "one", "other"):
             options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
         return options
 

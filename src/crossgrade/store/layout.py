@@ -186,6 +186,25 @@ class Store:
         sync_directory(folder.parent)
         return True
 
+    def pinned(self) -> set[int]:
+        """The generations that `gc` must keep."""
+        return {each.number for each in self.generations() if self._pin(each.number).exists()}
+
+    def set_pinned(self, number: int, *, pinned: bool) -> bool:
+        """Pin a generation or let it go. True when that changed something."""
+        pin = self._pin(number)
+        if pinned == pin.exists():
+            return False
+        if pinned:
+            write_json(pin, {"schema": SCHEMA})
+        else:
+            pin.unlink()
+            sync_directory(pin.parent)
+        return True
+
+    def _pin(self, number: int) -> Path:
+        return self.folder(number) / "pinned.json"
+
     # ---- verdicts
 
     def _verdict_path(self, number: int, key: str) -> Path:
