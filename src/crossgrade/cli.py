@@ -25,6 +25,7 @@ def make_collection() -> Collection:
     """All commands, for `tasks.py` and for the program."""
     return Collection(
         *(run_tasks.plan, run_tasks.upgrade, run_tasks.rollback),
+        *(run_tasks.confirm, run_tasks.return_unless_confirmed),
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
         *(store_tasks.export, store_tasks.restore, store_tasks.diff),
         *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),

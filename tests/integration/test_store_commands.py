@@ -51,17 +51,8 @@ def test_native_libraries_are_compared_by_what_they_need(upgrade: SmallUpgrade, 
     source.write_text("int here(void) { return 1; }\n")
     for number, needs in ((2, "-lc"), (3, "-lm")):
         library = upgrade.store.venv(number) / "lib" / "libhere.so"
-        argv = [
-            "gcc",
-            "-shared",
-            "-Wl,--no-as-needed",
-            f"-Wl,-soname,libhere.so.{number}",
-            "-o",
-            library,
-            source,
-            needs,
-        ]
-        subprocess.run(argv, check=True)
+        linker = ["-Wl,--no-as-needed", f"-Wl,-soname,libhere.so.{number}"]
+        subprocess.run(["gcc", "-shared", *linker, "-o", str(library), str(source), needs], check=True)
         manifest = build_manifest(upgrade.store.venv(number))
         write_manifest(upgrade.store.manifest_path(number), manifest)
         upgrade.store.write_generation(upgrade.store.generation(number).with_state("ready", manifest=manifest.digest))

@@ -65,6 +65,7 @@ class ModuleHost:
     activations: list[tuple[int | None, int | None]] = field(default_factory=list)
     locks: dict[LockRequest, Lock] = field(default_factory=dict)
     verbosity: int = 0
+    confirm_within: int | None = None
 
     def __post_init__(self) -> None:
         self.playbook_directory.mkdir(exist_ok=True)

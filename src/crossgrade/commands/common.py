@@ -30,6 +30,7 @@ def request_from(options: Mapping[str, Any], command: str) -> Request:
         only_tags=_split(options.get("tags") or ()),
         skip_tags=_split(options.get("skip_tags") or ()),
         verbosity=options.get("verbose") or 0,
+        confirm_within=_seconds(options.get("confirm_within") or ""),
     )
 
 
@@ -44,6 +45,13 @@ def number(option: str, text: str) -> int | None:
     if not text.isdecimal():
         raise WrongOptionsError(f"--{option} needs a whole number, not {text!r}")
     return int(text)
+
+
+def _seconds(text: str) -> int | None:
+    seconds = number("confirm-within", text)
+    if seconds == 0:
+        raise WrongOptionsError("--confirm-within needs at least one second")
+    return seconds
 
 
 def existing_store(request: Request) -> Store:

@@ -40,6 +40,8 @@ _HELP = {
     "detailed_exitcode": "Exit with 0 when there is nothing to do, 2 when there are changes, 1 for an error.",
     "resume": "Finish the run that was interrupted.",
     "to": "The generation to go to (default: the one before the active one); for export, the directory or file.",
+    "confirm_within": "Go back by itself unless `crossgrade confirm` is called within this many seconds.",
+    "detach": "Go on in a process of its own, without a terminal.",
     "keep": "How many of the newest generations to keep beside the active one, its predecessor and the backup.",
     "generation": "The generation (default: the active one).",
     "full": "Read every byte again, also of files whose size and times are as recorded.",
@@ -66,7 +68,7 @@ class CommandTask(Task[Callable[..., None]]):
         options: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if name in _SHORT:
             options["names"].append(_SHORT[name])
-        if name in ("to", "keep", "generation", "level", "one", "other"):
+        if name in ("to", "keep", "generation", "level", "one", "other", "confirm_within"):
             options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
         return options
 

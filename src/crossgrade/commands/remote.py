@@ -79,6 +79,8 @@ def remote_command(options: Mapping[str, Any], prepared: Prepared, host: Host) -
             argv += [option, ",".join(tags)]
     if options.get("root"):
         argv += ["--root", options["root"]]
+    if request.confirm_within is not None:
+        argv += ["--confirm-within", str(request.confirm_within)]
     argv += [f"--{name.replace('_', '-')}" for name in ("resume", "yes", "detailed_exitcode") if options.get(name)]
     return argv
 

@@ -43,6 +43,7 @@ def upgrade(
     root: str = "",
     plan: str = "",
     resume: bool = False,
+    confirm_within: str = "",
     check: bool = False,
     diff: bool = False,
     list_tasks: bool = False,
@@ -72,3 +73,25 @@ def rollback(
     from crossgrade.commands.returning import rollback_command
 
     leave(rollback_command(options_of(locals())))
+
+
+@command("confirm")
+def confirm(
+    context: Context,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Keep what `upgrade --confirm-within` activated."""
+    from crossgrade.commands.confirming import confirm_command
+
+    leave(confirm_command(options_of(locals())))
+
+
+@command("return-unless-confirmed")
+def return_unless_confirmed(context: Context, root: str = "", detach: bool = False) -> None:
+    """Wait for the confirmation and go back without it; `upgrade --confirm-within` starts this by itself."""
+    from crossgrade.commands.confirming import watch_command
+
+    leave(watch_command(options_of(locals())))

@@ -17,9 +17,10 @@ from crossgrade.engine.records import OPEN_STATES
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.report.terminal import Terminal
-from crossgrade.report.text import Line
+from crossgrade.report.text import Line, confirmation_lines
 from crossgrade.store.layout import Store
 from crossgrade.store.lock import Holder, read_holder
+from crossgrade.store.watcher import describe
 
 if TYPE_CHECKING:
     from crossgrade.store.manifest import Entry
@@ -67,6 +68,11 @@ def describe_status(store: Store) -> dict[str, Any]:
                 interrupted = None if holder else _describe_interrupted(journal)
         except StoreError as error:  # what the disk says is still worth saying
             problem = str(error)
+    confirmation, unreadable = None, ""
+    try:
+        confirmation = describe(store)
+    except StoreError as error:
+        unreadable = str(error)
     return {
         "schema": SCHEMA,
         "store": str(store.root),
@@ -76,6 +82,8 @@ def describe_status(store: Store) -> dict[str, Any]:
         "interrupted": interrupted,
         "journal_problem": problem or None,
         "lock": asdict(holder) if holder else None,
+        "confirmation": confirmation,
+        "confirmation_problem": unreadable or None,
     }
 
 
@@ -116,17 +124,21 @@ def _status(options: Options, request: Request) -> int:
     if not request.store.exists:
         terminal.write([Line(f"there is no store at {request.store.root} yet: `crossgrade upgrade` makes it")])
         return ExitCode.DONE
-    terminal.write(_status_lines(status))
+    terminal.write(_status_lines(status, request.hint("confirm")))
     return code
 
 
-def _status_lines(status: Mapping[str, Any]) -> list[Line]:
+def _status_lines(status: Mapping[str, Any], confirm: str) -> list[Line]:
     active = status["active"]
     lines = [Line(f"store: {status['store']}")]
     if active is None:
         lines.append(Line(f"active: none ({status['active_link'] or 'nothing was adopted yet'})", "warning"))
     else:
         lines.append(Line(f"active: generation {active}, {status['active_link']}", "ok"))
+    if status["confirmation"]:
+        lines += confirmation_lines({**status["confirmation"], "command": confirm})
+    if status["confirmation_problem"]:
+        lines.append(Line(f"  {status['confirmation_problem']}", "failed"))
     for generation in status["generations"]:
         gates = ", ".join(f"{verdict['gate']} {verdict['outcome']}" for verdict in generation["verdicts"])
         mark = "*" if generation["number"] == active else " "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,8 @@ def _resumed(given: Request) -> Request:
         raise CrossgradeError(
             "there is no interrupted run to resume", remedy="`crossgrade status` shows what is there."
         )
-    return Request.from_journal(interrupted.request, given.extra_vars)
+    request = Request.from_journal(interrupted.request, given.extra_vars)
+    return request if given.confirm_within is None else replace(request, confirm_within=given.confirm_within)
 
 
 def _confirmed(options: Options, plan: SavedPlan) -> bool:

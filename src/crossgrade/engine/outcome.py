@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from crossgrade.engine.interrupt import Interrupted
 from crossgrade.engine.journal import Journal
@@ -13,11 +15,15 @@ from crossgrade.engine.standing import working_environment
 from crossgrade.engine.undo import UndoResult
 from crossgrade.engine.walk import HostFailed
 from crossgrade.errors import ExitCode
+from crossgrade.store.watcher import describe
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a run. `active` is the number of the active generation, None before anything was adopted."""
+    """The end of a run. `active` is the number of the active generation, None before anything was adopted.
+
+    `confirmation` says what waits to be confirmed: how, until when, and what watches; None when nothing does.
+    """
 
     exit_code: ExitCode
     outcome: str
@@ -26,6 +32,7 @@ class Ending:
     working_environment: str
     active: int | None
     next_command: str
+    confirmation: Mapping[str, Any] | None = None
 
 
 def finished_ending(request: Request, journal: Journal, counts: Counts) -> Ending:
@@ -38,7 +45,14 @@ def finished_ending(request: Request, journal: Journal, counts: Counts) -> Endin
         outcome = f"Done; failures that were rescued: {counts.rescued}"
     elif not counts.ok + counts.skipped:
         outcome = "Nothing was done: no task was chosen (look at --tags and --skip-tags)"
-    return Ending(ExitCode.DONE, outcome, "", (), working_environment(store), active, following)
+    return Ending(ExitCode.DONE, outcome, "", (), working_environment(store), active, following, _confirmation(request))
+
+
+def _confirmation(request: Request) -> dict[str, Any] | None:
+    described = describe(request.store)
+    if described is None or not described["activated"]:
+        return None
+    return {**described, "command": request.hint("confirm")}
 
 
 def failed_ending(

@@ -70,6 +70,7 @@ def make_plan(
     """Foresee what an upgrade would do. Reads only; writes nothing below the root."""
     request = prepared.request
     machine = Machine(request.store, prepared.playbook.directory, True, dict(locks or {}))
+    machine.confirm_within = request.confirm_within
     counts = Counts()
     tasks: list[PlannedTask] = []
     failure = ""

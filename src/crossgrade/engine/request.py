@@ -20,7 +20,10 @@ NOT_KEPT = "(not kept)"
 
 @dataclass(frozen=True)
 class Request:
-    """One command's options. `extra_vars` are parsed, `only_tags`/`skip_tags` split; paths are absolute."""
+    """One command's options. `extra_vars` are parsed, `only_tags`/`skip_tags` split; paths are absolute.
+
+    `confirm_within` is seconds, None when nothing need be confirmed.
+    """
 
     command: str
     playbook: Path
@@ -31,6 +34,7 @@ class Request:
     only_tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
     verbosity: int = 0
+    confirm_within: int | None = None
 
     def hint(self, command: str) -> str:
         """A command for people to type next, with the options that bring it to the same store."""
@@ -72,6 +76,7 @@ class Request:
             value["limit"],
             tuple(value["only_tags"]),
             tuple(value["skip_tags"]),
+            confirm_within=value.get("confirm_within"),
         )
 
     def with_command(self, command: str) -> Request:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from crossgrade.engine.events import Events
 from crossgrade.engine.interrupt import undisturbed
@@ -13,7 +14,9 @@ from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.jsontype import JSON
 from crossgrade.store.activation import switch
+from crossgrade.store.confirmation import read_confirmation
 from crossgrade.store.lock import hold
+from crossgrade.store.watcher import disarm
 
 RESTART_SECONDS = 600.0
 
@@ -24,6 +27,8 @@ def rollback(request: Request, events: Events, *, to: int | None) -> int:
     Returns the number of the generation that is active afterwards. Raises StoreError when there is nothing
     to go back to, CrossgradeError with exit code 6 when an interrupted run cannot be undone.
     """
+    from crossgrade.engine.returning import finish_overdue
+
     store = request.store
     if not store.exists:
         raise StoreError(f"there is no store at {store.root}", remedy="Run `crossgrade upgrade` first, or give --root.")
@@ -33,10 +38,17 @@ def rollback(request: Request, events: Events, *, to: int | None) -> int:
         # made when it is missing: a store whose damaged journal was moved away must still be able to go back
         opened_journal(store, create=True) as journal,
     ):
+        returned = finish_overdue(request, journal, events)
+        if returned is not None and to is None:
+            return returned  # what was asked for is what the dead-man switch has just done
         interrupted = journal.unfinished()
-        if interrupted is not None and _recover(request, journal, interrupted, events) and to is None:
+        if interrupted is not None and recover(request, journal, interrupted, events) and to is None:
             return _active(request)
-        return _switch(request, journal, to, events)
+        active = _switch(request, journal, to, events)
+        confirmation = read_confirmation(store)
+        if confirmation is not None and confirmation.generation != active:
+            disarm(store)  # somebody has decided: nothing waits to be confirmed any more
+        return active
 
 
 def _active(request: Request) -> int:
@@ -44,8 +56,11 @@ def _active(request: Request) -> int:
     return 0 if active is None else active
 
 
-def _recover(request: Request, journal: Journal, run: RunRecord, events: Events) -> bool:
-    """Take an interrupted upgrade back as a whole, settle any other run. True when that is what was asked for."""
+def recover(request: Request, journal: Journal, run: RunRecord, events: Events) -> bool:
+    """Take an interrupted upgrade back as a whole, settle any other run. True when that is a return by itself.
+
+    Raises CrossgradeError with exit code 6 when a step cannot be undone.
+    """
     from crossgrade.engine.prepare import process_environment
     from crossgrade.engine.recovery import settle, take_back
     from crossgrade.engine.undo import Recovery
@@ -62,8 +77,6 @@ def _recover(request: Request, journal: Journal, run: RunRecord, events: Events)
 
 
 def _switch(request: Request, journal: Journal, to: int | None, events: Events) -> int:
-    from crossgrade.engine.run_id import new_run_id
-
     store = request.store
     active = store.active()
     target = to
@@ -81,20 +94,43 @@ def _switch(request: Request, journal: Journal, to: int | None, events: Events) 
         raise StoreError(f"generation {target} is not complete")
     if generation.state == "rejected" and to is None:
         raise CrossgradeError(f"generation {target} was rejected by a gate", remedy=f"--to {target} goes there anyway.")
+    turn(request, journal, target, _restart_command(journal), events)
+    return target
+
+
+def turn(
+    request: Request, journal: Journal, target: int, restart: Sequence[str], events: Events, reason: str = ""
+) -> None:
+    """Turn the link to another generation by one rename, as a run of its own, and restart the service.
+
+    The run's command is the request's. Raises CrossgradeError with exit code 6 when the link is turned, but the restart
+    failed.
+    """
+    from crossgrade.engine.run_id import new_run_id
+
+    store, command = request.store, request.command
+    active = store.active()
     run_id = new_run_id()
-    journal.begin_run(run_id, "rollback", request.to_journal())
-    restart = _restart_command(journal)
+    journal.begin_run(run_id, command, request.to_journal())
+    store.run_folder(run_id).mkdir(mode=0o700, exist_ok=True)
+    events.emit("run_started", run=run_id, command=command, playbook=str(request.playbook), store=str(store.root))
     undo: dict[str, JSON] = {"previous": active, "generation": target, "restart": list(restart)}
     by_hand = [f"ln -sfn {store.venv(active)} {store.active_link}"] if active else []
-    ordinal = journal.intend(run_id, "rollback", "rollback", "activate", f"activate generation {target}", undo, by_hand)
+    ordinal = journal.intend(run_id, command, command, "activate", f"activate generation {target}", undo, by_hand)
     switch(store, target)
     journal.record_activation(run_id, active, target)
-    journal.complete(run_id, ordinal, "activate", "rollback")
-    journal.end_run(run_id, "done", 0, f"generation {active} -> {target}")
-    events.emit("rolled_back", task="rollback", name="active link", what=f"generation {active} -> {target}")
-    if restart:
-        _restart(request, run_id, restart, target)
-    return target
+    events.emit("rolled_back", task=command, name="active link", what=f"generation {active} -> {target}")
+    summary = f"{f'{reason}: ' if reason else ''}generation {active} -> {target}"
+    try:
+        # inside the step, as in an upgrade: a kill before it has ended restarts again
+        if restart:
+            restart_service(request, run_id, restart, target)
+    except CrossgradeError as error:
+        journal.complete(run_id, ordinal, "activate", command)
+        journal.end_run(run_id, "failed", int(error.exit_code), f"{summary}; {error.message}")
+        raise
+    journal.complete(run_id, ordinal, "activate", command)
+    journal.end_run(run_id, "done", 0, summary)
 
 
 def _restart_command(journal: Journal) -> tuple[str, ...]:
@@ -107,7 +143,8 @@ def _restart_command(journal: Journal) -> tuple[str, ...]:
     return ()
 
 
-def _restart(request: Request, run_id: str, command: tuple[str, ...], target: int) -> None:
+def restart_service(request: Request, run_id: str, command: Sequence[str], target: int) -> None:
+    """Restart what runs from generation `target`. Raises CrossgradeError with exit code 6 when that fails."""
     from crossgrade.engine.prepare import process_environment
     from crossgrade.process import run_process
 

@@ -22,6 +22,7 @@ from crossgrade.engine.records import RunState
 from crossgrade.engine.recovery import empty_temporary, settle
 from crossgrade.engine.request import Request
 from crossgrade.engine.results import Counts
+from crossgrade.engine.returning import finish_overdue, refuse_while_waiting, start_waiting
 from crossgrade.engine.run_id import new_run_id
 from crossgrade.engine.task_runner import RunFiles
 from crossgrade.engine.undo import Recovery, UndoResult
@@ -84,6 +85,9 @@ def _locked(
     write_report: Callable[[Path], None],
 ) -> Ending:
     request, store = prepared.request, prepared.request.store
+    finish_overdue(request, journal, events)
+    if not resume:
+        refuse_while_waiting(request)
     interrupted = journal.unfinished()
     if resume and interrupted is None:
         raise CrossgradeError(
@@ -143,6 +147,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.store, self.prepared.playbook.directory, False, dict(self.locks))
+        self.machine.confirm_within = self.prepared.request.confirm_within
         self.machine.locks.update({digest: lock_from_json(value) for digest, value in self.plan.locks.items()})
 
     @property
@@ -202,6 +207,9 @@ class _Run:
             with suppress(OSError):  # recovery does it too
                 empty_temporary(self.store)
             self.counts.rolled_back = undone.undone
+        elif not start_waiting(self.store, self.run_id) and request.confirm_within is not None:
+            message = "--confirm-within: this run activated nothing, so nothing need be confirmed"
+            self.events.emit("warning", message=message)
         ending = (
             finished_ending(request, self.journal, self.counts)
             if failure is None
@@ -226,6 +234,7 @@ def _announce(events: Events, ending: Ending, report: Path, seconds: float, diff
         working_environment=ending.working_environment,
         active=ending.active,
         next_command=ending.next_command,
+        confirmation=ending.confirmation,
         report=str(report),
         differs=differing,
         seconds=round(seconds, 3),

@@ -24,7 +24,7 @@ class Machine:
     """What all tasks of one walk share. `predictions` stays empty in a real run, `locks` fills on the way.
 
     `locks` maps the digest of a request to its lock. A saved plan brings its own, so that what was planned
-    is what gets installed.
+    is what gets installed. `confirm_within` is seconds (`--confirm-within`), None without a limit.
     """
 
     store: Store
@@ -32,6 +32,7 @@ class Machine:
     check_mode: bool
     locks: dict[str, Lock] = field(default_factory=dict)
     predictions: dict[tuple[str, str], JSON] = field(default_factory=dict)
+    confirm_within: int | None = None
 
     def predict(self, predictions: Sequence[Prediction]) -> None:
         for prediction in predictions:
@@ -79,6 +80,10 @@ class TaskView:
     @property
     def playbook_directory(self) -> Path:
         return self.machine.playbook_directory
+
+    @property
+    def confirm_within(self) -> int | None:
+        return self.machine.confirm_within
 
     def predicted(self, kind: str, key: str) -> JSON:
         return self.machine.predictions.get((kind, key))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from crossgrade.errors import TaskError
+from crossgrade.errors import StoreError, TaskError
 from crossgrade.jsontype import JSON
 from crossgrade.modules.candidate import drift_of
 from crossgrade.modules.contract import (
@@ -23,9 +24,14 @@ from crossgrade.modules.contract import (
     Prediction,
     Unchanged,
 )
+from crossgrade.modules.healthy import read_healthy, watch
 from crossgrade.playbook.arguments import argument
 from crossgrade.store.activation import switch
+from crossgrade.store.confirmation import read_confirmation
 from crossgrade.store.layout import Store
+
+if TYPE_CHECKING:
+    from crossgrade.bench.health_looks import Watched
 
 RESTART_SECONDS = 600.0
 
@@ -39,12 +45,21 @@ class Arguments:
         doc="A command, as a list, that restarts the service; it runs after the switch, and after switching back.",
         default=(),
     )
+    healthy: Mapping[str, Any] = argument(
+        doc="What the service must show after the switch, or the run fails and goes back: `url` (http, answers 200), "
+        "`for` (seconds that it must stay healthy, 30), `every` (seconds between looks, 2), `start_timeout` (seconds "
+        "until it is first healthy, 600), `failures` (failed looks in a row that count as down, 3), `max_restarts` (2; "
+        "seen by the process that listens on the port) and `unit` (a systemd unit whose restarts count too).",
+        default_factory=dict,
+    )
 
 
 @dataclass(frozen=True)
 class State:
     store: Store
     active: int | None
+    watched: Watched | None
+    confirm_within: int | None
 
 
 def inspect(arguments: Arguments, host: HostView) -> State:
@@ -59,7 +74,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
         )
     if generation.state == "building":
         raise TaskError(f"generation {arguments.generation} is not complete", remedy="Let python_env build it anew.")
-    return State(host.store, host.active())
+    return State(host.store, host.active(), read_healthy(arguments.healthy), host.confirm_within)
 
 
 def plan(arguments: Arguments, state: State) -> Plan:
@@ -69,8 +84,15 @@ def plan(arguments: Arguments, state: State) -> Plan:
     if state.active == number:
         return Unchanged(f"generation {number} is active", {**values, "previous": None})
     before = str(state.store.venv(state.active)) if state.active is not None else ""
+    summary = f"activate generation {number}"
+    if arguments.restart:
+        summary += f", then run {shlex.join(arguments.restart)}"
+    if state.watched:
+        summary += f", then watch {state.watched.url} for {state.watched.rules.stay:g} s"
+    if state.confirm_within is not None:
+        summary += f"; it goes back unless confirmed within {state.confirm_within} s"
     return Change(
-        f"activate generation {number}" + (f", then run {shlex.join(arguments.restart)}" if arguments.restart else ""),
+        summary,
         (Difference(str(link or "the active link"), before, str(state.store.venv(number))),),
         values,
         predicts=(Prediction("active", "active", number),),
@@ -91,15 +113,57 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     record: dict[str, JSON] = {
         "generation": number, "previous": previous, "state": generation.state, "restart": list(arguments.restart),
     }  # fmt: skip
+    watched = read_healthy(arguments.healthy)
+    if watched:
+        record["healthy"] = watched.to_json()
     back = [f"ln -sfn {store.venv(previous)} {link}", *([" ".join(arguments.restart)] if arguments.restart else [])]
     with context.step(f"activate generation {number}", record, by_hand=back):
         if generation.state == "rejected":
             store.write_generation(generation.with_state("ready"))
+        # The record and its watcher are there before the link turns: from then on the way back is certain.
+        _arm(arguments, watched, previous, context)
         switch(store, number)
         context.record_activation(previous, number)
         # inside the step: a kill before it has ended must not leave the old software serving under the new link
         _restart(arguments.restart, context)
+        if watched:
+            context.progress(f"watching {watched.url}")
+            watch(watched, context)
     return Outcome({**change.values, "previous": previous, "link": str(link)})
+
+
+def _arm(arguments: Arguments, watched: Watched | None, previous: int, context: ApplyContext) -> None:
+    """Start the dead-man switch when the run has one; without it, an earlier one must not meet this activation."""
+    from crossgrade.store.watcher import arm, disarm
+
+    within = context.host.confirm_within
+    if within is None:
+        disarm(context.store)
+        return
+    context.progress("starting what goes back unless confirmed")
+    arm(
+        context.store,
+        run=context.run_id,
+        generation=arguments.generation,
+        previous=previous,
+        within=within,
+        restart=arguments.restart,
+        health=watched.to_json() if watched else {},
+    )
+
+
+def _disarm(context: ApplyContext) -> None:
+    """End the dead-man switch of this run. One that is going back this moment ends by itself."""
+    try:
+        confirmation = read_confirmation(context.store)
+    except StoreError:  # damaged: it says nothing any more, and the link is back already
+        pass
+    else:
+        if confirmation is None or confirmation.run != context.run_id or confirmation.returning:
+            return
+    from crossgrade.store.watcher import disarm
+
+    disarm(context.store)
 
 
 def _restart(command: Sequence[str], context: ApplyContext) -> None:
@@ -125,6 +189,7 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     if switched:
         switch(store, previous)
         context.record_activation(number, previous)
+    _disarm(context)
     if record.get("state") == "rejected" and store.folder(number).is_dir():
         store.write_generation(store.generation(number).with_state("rejected"))
     restart = record.get("restart")
@@ -140,6 +205,10 @@ def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
     context.record_activation(previous, number)
     restart = record.get("restart")
     _restart([str(part) for part in restart] if isinstance(restart, list) else [], context)
+    if record.get("healthy"):
+        from crossgrade.bench.health_looks import Watched
+
+        watch(Watched.from_json(record["healthy"]), context)
     return f"generation {number} is active"
 
 

@@ -164,6 +164,11 @@ class HostView(Protocol):
         ...
 
     @property
+    def confirm_within(self) -> int | None:
+        """Seconds within which an activation must be confirmed (`--confirm-within`), None without a limit."""
+        ...
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """The environment of the task: the process's own, with the playbook's `environment` laid over."""
         ...

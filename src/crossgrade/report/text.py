@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -182,10 +183,37 @@ def _run_ended(event: Event, *_: object) -> Iterator[Line]:
     yield Line(f"  working environment: {data['working_environment']}")
     if data.get("differs"):
         yield Line(f"  predictions that did not come true: {data['differs']}", "warning")
+    if data.get("confirmation"):
+        yield from confirmation_lines(data["confirmation"])
     if data.get("next_command"):
         yield Line(f"  next: {data['next_command']}")
     if data.get("report"):
         yield Line(f"  report: {data['report']}", "faint")
+
+
+def confirmation_lines(confirmation: Mapping[str, Any]) -> Iterator[Line]:
+    """What waits to be confirmed: until when, by which command, and what watches that it is."""
+    generation, previous = confirmation["generation"], confirmation["previous"]
+    left, when = max(0.0, confirmation["seconds_left"]), time.localtime(confirmation["deadline"])
+    until = time.strftime("%Y-%m-%d %H:%M:%S", when)
+    if confirmation["returning"]:
+        line = f"{confirmation['returning']}: going back to generation {previous} was begun and is not finished"
+        yield Line(f"  {line}", "failed")
+    elif not confirmation["activated"]:
+        yield Line(f"  generation {generation} would wait to be confirmed, but it is not active", "faint")
+        return
+    elif confirmation["due"]:
+        text = f"not confirmed in time: generation {generation} should have gone back to {previous} at {until}"
+        yield Line(f"  {text}; the next `crossgrade rollback`, `upgrade` or `confirm` does it", "failed")
+    else:
+        yield Line(f"  confirm within {left:.0f} s: {confirmation['command']}", "warning")
+        yield Line(f"  otherwise generation {previous} is active again at {until}")
+    if confirmation["problem"]:
+        yield Line(f"  {confirmation['problem']}", "failed")
+    yield Line(f"  {confirmation['limits']}", "faint")
+    if confirmation["watcher"] is None:
+        text = "what watched it has gone: when the time is over, the next crossgrade command that changes something"
+        yield Line(f"  {text} goes back", "warning")
 
 
 def plan_lines(plan: Mapping[str, Any], *, show_diff: bool = True, all_tasks: bool = False) -> Iterator[Line]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossgrade.store.confirmation import read_confirmation
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store, remove_path
 from crossgrade.store.processes import find_users
@@ -31,6 +32,7 @@ def reasons_to_keep(
     predecessor: int | None,
     keep: int,
     pinned: Collection[int] = (),
+    unconfirmed: Collection[int] = (),
 ) -> dict[int, str]:
     """Why a generation stays, by number; what is not named may go, unless a process runs from it.
 
@@ -44,6 +46,8 @@ def reasons_to_keep(
             reasons[generation.number] = "the backup of what was adopted"
         if generation.number in pinned:
             reasons[generation.number] = "pinned"
+        if generation.number in unconfirmed:
+            reasons[generation.number] = "an activation waits to be confirmed"
     if predecessor is not None:
         reasons[predecessor] = "where `rollback` goes"
     if active is not None:
@@ -54,8 +58,14 @@ def reasons_to_keep(
 def collect(store: Store, *, predecessor: int | None, keep: int) -> Collected:
     """Remove what may go, and the toolkits and wheels that no remaining generation names. Needs the lock."""
     generations = store.generations()
+    waiting = read_confirmation(store)
     reasons = reasons_to_keep(
-        generations, active=store.active(), predecessor=predecessor, keep=keep, pinned=store.pinned()
+        generations,
+        active=store.active(),
+        predecessor=predecessor,
+        keep=keep,
+        pinned=store.pinned(),
+        unconfirmed=(waiting.generation, waiting.previous) if waiting else (),
     )
     candidates = [generation.number for generation in generations if generation.number not in reasons]
     hidden = 0
