@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import deque
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Event
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -24,6 +26,9 @@ from crossgrade.errors import StoreError
 # A piece stays in a core's own cache (1 MiB on current ones), from which it is hashed.
 _PIECE = 1 << 18
 _SMALL = 1 << 16
+_LARGE = 1 << 20
+_BATCH = 32
+_CORES = os.cpu_count() or 1
 # NONBLOCK: should a FIFO have taken the file's place meanwhile, opening it must not wait for a writer.
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WAIT = "Find out what writes into it (an installation?), wait for its end, and run again."
@@ -89,29 +94,59 @@ def _digest(path: str, found: Found, piece: bytearray) -> str:
 def hash_files(base: str, files: Iterable[Found]) -> dict[str, str]:
     """BLAKE3, in hex, of files below `base`, by path relative to it.
 
+    `files` may come slowly, as a tree is searched: large ones are read meanwhile, small ones when all are known.
     Raises StoreError, which names the file, for one that cannot be read, has vanished, or changed since it was found.
     """
-    todo = deque(sorted(files, key=_largest_first))
     digests: dict[str, str] = {}
+    work: SimpleQueue[Sequence[Found]] = SimpleQueue()
+    stop = Event()
 
-    def work() -> None:
+    def read_files() -> None:
         piece = bytearray(_PIECE)
-        while todo:
-            try:
-                found = todo.popleft()
-            except IndexError:
-                return  # another thread was faster
-            digests[found.path] = _digest(f"{base}/{found.path}", found, piece)
+        try:
+            while batch := work.get():
+                for found in batch:
+                    if stop.is_set():
+                        return
+                    digests[found.path] = _digest(f"{base}/{found.path}", found, piece)
+        except BaseException:
+            stop.set()
+            raise
 
-    workers = min(os.cpu_count() or 1, len(todo))
-    if workers:
-        with ThreadPoolExecutor(max_workers=workers) as pool:
-            try:
-                for done in [pool.submit(work) for _ in range(workers)]:
-                    done.result()
-            finally:
-                todo.clear()  # after a failure, or a signal to us, the others stop too
+    readers: list[Future[None]] = []
+    small: list[Found] = []
+    with ThreadPoolExecutor(max_workers=_CORES) as pool:
+        try:
+            for found in files:
+                if not readers:
+                    readers = [pool.submit(read_files) for _ in range(_CORES)]
+                if found.size < _LARGE:
+                    small.append(found)
+                else:
+                    work.put((found,))
+            _put_rest(work, small)
+        except BaseException:
+            stop.set()  # also after a signal to us: the threads stop after the file at hand
+            raise
+        finally:
+            for _ in readers:
+                work.put(())
+        for reader in readers:
+            reader.result()
     return digests
+
+
+def _put_rest(work: SimpleQueue[Sequence[Found]], small: list[Found]) -> None:
+    """Everything is known now: what nobody has begun is put in order, the largest first."""
+    large: list[Found] = []
+    with suppress(Empty):
+        while True:
+            large += work.get_nowait()
+    for found in sorted(large, key=_largest_first):
+        work.put((found,))
+    small.sort(key=_largest_first)
+    for start in range(0, len(small), _BATCH):
+        work.put(small[start : start + _BATCH])
 
 
 def _largest_first(found: Found) -> int:

@@ -193,21 +193,25 @@ def _read_tree(root: Path, known: Mapping[str, Entry]) -> _Tree:
     began = time.time_ns()
     unchanged: list[Entry] = []
     others: dict[str, Entry] = {}
-    to_read: list[Found] = []
-    for path, status, target in _scan(root):
-        if status.st_mode & _TYPE_BITS != stat.S_IFREG:
-            others[path] = _entry(path, status, target=target)
-            continue
-        before = known.get(path)
-        if before is not None and before.type == "file" and _quick_same(before, status):
-            unchanged.append(before)
-        else:
-            entry = _entry(path, status, racy=_is_racy(status.st_ctime_ns, began))
-            others[path] = entry
-            to_read.append(Found(path, entry.size, status.st_ctime_ns, entry.inode))
-    for path, digest in hash_files(str(root), to_read).items():
-        others[path] = Entry._make((*others[path][:10], digest, ""))
-    return _Tree(unchanged, others, sum(found.size for found in to_read))
+
+    def search() -> Iterator[Found]:
+        for path, status, target in _scan(root):
+            if status.st_mode & _TYPE_BITS != stat.S_IFREG:
+                others[path] = _entry(path, status, target=target)
+                continue
+            before = known.get(path)
+            if before is not None and before.type == "file" and _quick_same(before, status):
+                unchanged.append(before)
+            else:
+                others[path] = entry = _entry(path, status, racy=_is_racy(status.st_ctime_ns, began))
+                yield Found(path, entry.size, status.st_ctime_ns, entry.inode)
+
+    digests = hash_files(str(root), search())
+    bytes_read = 0
+    for path, digest in digests.items():
+        others[path] = entry = Entry._make((*others[path][:10], digest, ""))
+        bytes_read += entry.size
+    return _Tree(unchanged, others, bytes_read)
 
 
 def digest_of(entries: Mapping[str, Entry]) -> str:
