@@ -17,6 +17,7 @@ from invoke.program import Program
 
 from crossgrade import __version__
 from crossgrade.commands import checkout_tasks, run_tasks, store_tasks
+from crossgrade.engine.interrupt import leave_when_interrupted
 from crossgrade.errors import ExitCode
 
 
@@ -25,6 +26,8 @@ def make_collection() -> Collection:
     return Collection(
         *(run_tasks.plan, run_tasks.upgrade, run_tasks.rollback),
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
+        *(store_tasks.export, store_tasks.restore, store_tasks.diff),
+        *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
         *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
     )
 
@@ -66,8 +69,8 @@ def wrong_options_message(error: ParseError) -> str:
 
 
 # invoke has positional arguments that must be given and options, but no positional argument that may be left out.
-_OPTIONAL_POSITIONAL = {"verify": "--generation"}
-_TAKES_VALUE = ("--generation", "--root", "--playbook", "-e", "--extra-vars")
+_OPTIONAL_POSITIONAL = {"verify": "--generation", "export": "--generation"}
+_TAKES_VALUE = ("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars")
 
 
 def with_options(argv: Sequence[str]) -> list[str]:
@@ -89,6 +92,7 @@ def check_options(argv: list[str]) -> None:
     invoke gives a tasks file no say in its exit codes, so the same parser is asked first. Nor can it read an
     optional positional argument: then our own program does the whole work.
     """
+    leave_when_interrupted()
     if with_options(argv) != list(argv):
         main(["crossgrade", *argv])
         raise SystemExit(0)
@@ -104,6 +108,7 @@ def check_options(argv: list[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script. `argv` begins with the program's name."""
+    leave_when_interrupted()
     name, *given = sys.argv if argv is None else argv
     program = CrossgradeProgram(
         name="crossgrade", binary="crossgrade", version=__version__, namespace=make_collection()

@@ -58,6 +58,7 @@ def crossgrade(
         text=True,
         timeout=timeout,
         check=False,
+        start_new_session=True,  # a fault test kills the whole process group
     )
     return Answer(completed.returncode, completed.stdout, completed.stderr)
 

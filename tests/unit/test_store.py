@@ -12,13 +12,15 @@ import pytest
 
 from crossgrade.errors import LockedError, StoreError
 from crossgrade.gates.verdict import Verdict
-from crossgrade.store.activation import adopt, check_adoptable, switch, undo_adoption
+from crossgrade.store.activation import adopt, switch, undo_adoption
+from crossgrade.store.adoptable import check_adoptable
 from crossgrade.store.atomic import exchange, write_file
-from crossgrade.store.gc import in_use, removable
+from crossgrade.store.gc import reasons_to_keep
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store
 from crossgrade.store.lock import hold, read_holder
 from crossgrade.store.manifest import build_manifest, compare
+from crossgrade.store.processes import find_users
 
 
 def generation(number: int, origin: str = "built", state: str = "ready") -> Generation:
@@ -93,9 +95,10 @@ def test_a_process_in_an_adopted_directory_goes_on(tmp_path: Path, store: Store)
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "a = 1\n"
-        assert in_use(store, [1]) == {1}
+        (user,) = find_users(store, [1]).users[1]
+        assert user.pid == process.pid
         process.stdin.close()
-    assert in_use(store, [1]) == set()
+    assert not find_users(store, [1]).users
 
 
 @pytest.mark.parametrize("case", ["link", "no venv", "store inside"])
@@ -197,11 +200,17 @@ def test_a_child_does_not_inherit_the_lock(store: Store) -> None:
 
 def test_gc_keeps_what_is_needed() -> None:
     generations = [generation(1, "adopted"), *(generation(number) for number in range(2, 8))]
-    assert removable(generations, active=5, predecessor=3, keep=1, in_use={2}) == [4, 6]
-    assert removable(generations, active=5, predecessor=3, keep=0, in_use=()) == [2, 4, 6, 7]
-    assert removable(generations, active=None, predecessor=None, keep=10, in_use=()) == []
+    assert reasons_to_keep(generations, active=5, predecessor=3, keep=1, pinned={2}) == {
+        1: "the backup of what was adopted",
+        2: "pinned",
+        3: "where `rollback` goes",
+        5: "active",
+        7: "one of the newest 1",
+    }
+    assert reasons_to_keep(generations, active=5, predecessor=3, keep=0).keys() == {1, 3, 5}
+    assert reasons_to_keep(generations, active=None, predecessor=None, keep=10).keys() == set(range(1, 8))
 
 
 def test_gc_does_not_keep_a_rejected_one_in_place_of_a_good_one() -> None:
     generations = [generation(1, "adopted"), generation(2), generation(3, state="rejected")]
-    assert removable(generations, active=1, predecessor=None, keep=1, in_use=()) == [3]
+    assert reasons_to_keep(generations, active=1, predecessor=None, keep=1).keys() == {1, 2}

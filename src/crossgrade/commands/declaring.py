@@ -28,7 +28,7 @@ _HELP = {
     "tags": "Only tasks with these tags (commas, or several times).",
     "skip_tags": "No tasks with these tags.",
     "root": "Folder of the store (default: .crossgrade/PLAYBOOK, or crossgrade_root of the playbook).",
-    "check": "Change nothing, only say what would be changed: the same as `plan`.",
+    "check": "Change nothing: for upgrade the same as `plan`, for restore only check the archive.",
     "diff": "Show before and after of what changes.",
     "verbose": "More output; -vv and -vvv for still more.",
     "json": "One JSON event per line on stdout; text for people goes to stderr.",
@@ -39,12 +39,18 @@ _HELP = {
     "plan": "Carry out this saved plan; refused when the facts that it was made from have changed.",
     "detailed_exitcode": "Exit with 0 when there is nothing to do, 2 when there are changes, 1 for an error.",
     "resume": "Finish the run that was interrupted.",
-    "to": "The generation to go to (default: the one before the active one).",
+    "to": "The generation to go to (default: the one before the active one); for export, the directory or file.",
     "keep": "How many of the newest generations to keep beside the active one, its predecessor and the backup.",
-    "generation": "The generation to verify (default: the active one).",
+    "generation": "The generation (default: the active one).",
     "full": "Read every byte again, also of files whose size and times are as recorded.",
     "slow": "Also the tests that download much or take long.",
-    "faults": "Also the long part of the fault injection.",
+    "faults": "The fault injection in full, and nothing else; with --slow, every test there is.",
+    "archive": "The archive to restore from.",
+    "one": "A generation.",
+    "other": "Another one.",
+    "force": "Also the backup, or the generation that `rollback` would go to.",
+    "link": "Make this path the active link, in a store that has none.",
+    "level": "How hard zstd tries: 1 is quick, 19 is small.",
     "fix": "Mend what can be mended by itself.",
 }
 
@@ -60,7 +66,7 @@ class CommandTask(Task[Callable[..., None]]):
         options: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if name in _SHORT:
             options["names"].append(_SHORT[name])
-        if name in ("to", "keep", "generation"):
+        if name in ("to", "keep", "generation", "level", "one", "other"):
             options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
         return options
 

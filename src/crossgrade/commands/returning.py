@@ -1,4 +1,4 @@
-"""`rollback` and `gc`. Rollback is wanted in a hurry: it imports only what it needs."""
+"""`rollback`. It is wanted in a hurry: it imports only what it needs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from crossgrade.commands.common import existing_store, guarded, number, people, request_from
+from crossgrade.commands.common import guarded, number, people, request_from
 from crossgrade.engine.events import Event, Events, Listener
 from crossgrade.engine.request import Request
 from crossgrade.engine.rollback import rollback
-from crossgrade.errors import ExitCode, WrongOptionsError
+from crossgrade.errors import ExitCode
 from crossgrade.report.records import JsonLines
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
@@ -20,10 +20,6 @@ Options = Mapping[str, Any]
 
 def rollback_command(options: Options) -> int:
     return guarded(lambda: _rollback(options, request_from(options, "rollback")))
-
-
-def gc_command(options: Options) -> int:
-    return guarded(lambda: _gc(options, request_from(options, "gc")))
 
 
 def _rollback(options: Options, request: Request) -> int:
@@ -36,43 +32,4 @@ def _rollback(options: Options, request: Request) -> int:
     link = request.store.active_link
     standing = f"generation {active} is active: {link}" if active else f"nothing is adopted: {link or 'no active link'}"
     terminal.write([Line(standing if seen else f"{standing} (it was already)", "ok")])
-    return ExitCode.DONE
-
-
-def _gc(options: Options, request: Request) -> int:
-    from crossgrade.engine.journal import open_journal, predecessor_of
-    from crossgrade.store.gc import collect
-    from crossgrade.store.lock import hold
-
-    keep = number("keep", options["keep"])
-    if keep is None:
-        raise WrongOptionsError("--keep needs a whole number")
-    store = existing_store(request)
-    with hold(store.lock_path, "crossgrade gc"):
-        journal = open_journal(store.journal_path)
-        try:
-            active = store.active()
-            predecessor = None if active is None else predecessor_of(active, journal.activations())
-            if journal.unfinished() is not None:
-                raise WrongOptionsError(
-                    "a run was interrupted: what it needs is not removed",
-                    remedy="`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it.",
-                )
-            collected = collect(store, predecessor=predecessor, keep=keep)
-        finally:
-            journal.close()
-    if options["json"]:
-        from dataclasses import asdict
-        from json import dumps
-
-        sys.stdout.write(dumps({"schema": 1, **asdict(collected)}) + "\n")
-    terminal = Terminal(people(options))
-    for what, names in (
-        ("generation", collected.generations),
-        ("toolkit", collected.toolkits),
-        ("wheel", collected.wheels),
-    ):
-        terminal.write(Line(f"removed {what} {name}", "changed") for name in names)
-    terminal.write(Line(f"kept generation {name}: a process runs from it", "warning") for name in collected.kept_in_use)
-    terminal.write([Line(f"freed {collected.bytes:,} bytes")])
     return ExitCode.DONE

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from crossgrade.commands.common import existing_store, guarded, number, people, request_from
 from crossgrade.engine.journal import Journal, reading
+from crossgrade.engine.records import OPEN_STATES
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 from crossgrade.store.layout import Store
 from crossgrade.store.lock import Holder, read_holder
+
+if TYPE_CHECKING:
+    from crossgrade.store.manifest import Entry
 
 Options = Mapping[str, Any]
 SCHEMA = 1
@@ -52,7 +58,7 @@ def _when(seconds: float | None) -> str:
 def describe_status(store: Store) -> dict[str, Any]:
     """The state of a store as plain data; also of one that is not there yet."""
     holder = read_holder(store.lock_path)
-    link = store.active_link
+    link, pinned = store.active_link, store.pinned()
     interrupted: dict[str, Any] | None = None
     problem = ""
     if store.journal_path.exists():
@@ -66,7 +72,7 @@ def describe_status(store: Store) -> dict[str, Any]:
         "store": str(store.root),
         "active_link": str(link) if link else None,
         "active": store.active(),
-        "generations": [_describe_generation(store, generation.number) for generation in store.generations()],
+        "generations": [_describe_generation(store, each.number, pinned) for each in store.generations()],
         "interrupted": interrupted,
         "journal_problem": problem or None,
         "lock": asdict(holder) if holder else None,
@@ -87,11 +93,12 @@ def _describe_interrupted(journal: Journal) -> dict[str, Any] | None:
     }
 
 
-def _describe_generation(store: Store, number_: int) -> dict[str, Any]:
+def _describe_generation(store: Store, number_: int, pinned: Collection[int]) -> dict[str, Any]:
     generation = store.generation(number_)
     return {
         **generation.to_json(),
         "path": str(store.venv(number_)),
+        "pinned": number_ in pinned,
         "verdicts": [
             {"gate": verdict.gate, "outcome": verdict.outcome, "reason": verdict.reason}
             for verdict in store.verdicts(number_)
@@ -125,7 +132,8 @@ def _status_lines(status: Mapping[str, Any]) -> list[Line]:
         mark = "*" if generation["number"] == active else " "
         number_, origin, state = generation["number"], generation["origin"], generation["state"]
         text = f"{mark} {number_:>3}  {origin:<8} {state:<9} {generation['created']}"
-        lines.append(Line(f"{text}  {gates}".rstrip()))
+        pinned = "  pinned" if generation["pinned"] else ""
+        lines.append(Line(f"{text}{pinned}  {gates}".rstrip()))
     if status["journal_problem"]:
         lines.append(Line(f"journal: {status['journal_problem']}", "failed"))
     interrupted = status["interrupted"]
@@ -159,8 +167,8 @@ def _history(options: Options, request: Request) -> int:
     terminal = Terminal(sys.stdout)
     for run in runs:
         seconds = "" if run.ended is None else f"{run.ended - run.started:.1f} s"
-        state = "interrupted" if run.state == "running" else run.state
-        style = {"done": "ok", "running": "warning"}.get(run.state, "failed")
+        state = "interrupted" if run.state in OPEN_STATES else run.state
+        style = {"done": "ok", "interrupted": "warning"}.get(state, "failed")
         terminal.write(
             [
                 Line(
@@ -200,7 +208,11 @@ def _verify(options: Options, request: Request) -> int:
     terminal = Terminal(people(options))
     if options["json"]:
         _print_json({"schema": SCHEMA, "generation": active, "identical": comparison.identical, **asdict(comparison)})
-    for kind in ("changed", "missing", "extra"):
+    terminal.write(
+        Line(f"changed: {path} ({what_changed(manifest.entries[path], store.venv(active) / path)})", "failed")
+        for path in comparison.changed
+    )
+    for kind in ("missing", "extra"):
         terminal.write(Line(f"{kind}: {path}", "failed") for path in getattr(comparison, kind))
     if comparison.bytecode:
         terminal.write([Line(f"{len(comparison.bytecode)} bytecode files that Python wrote since (harmless)", "faint")])
@@ -212,6 +224,28 @@ def _verify(options: Options, request: Request) -> int:
     text = f"generation {active}: {size}, all identical to its manifest"
     terminal.write([Line(f"{text} ({how}; {seconds:.2f} s)", "ok")])
     return ExitCode.DONE
+
+
+def what_changed(before: Entry, path: Path) -> str:
+    """In words, what of an entry is not as recorded: type, link target, mode, owner, content."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        return str(error.strerror)
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "other")
+    if kind != before.type:
+        return f"it was a {before.type} and is a {kind}"
+    found = []
+    if kind == "link" and str(path.readlink()) != before.target:
+        found.append(f"target {before.target} -> {path.readlink()}")
+    if stat.S_IMODE(status.st_mode) != before.mode:
+        found.append(f"mode {before.mode:04o} -> {stat.S_IMODE(status.st_mode):04o}")
+    if (status.st_uid, status.st_gid) != (before.uid, before.gid):
+        found.append(f"owner {before.uid}:{before.gid} -> {status.st_uid}:{status.st_gid}")
+    if kind == "file" and status.st_size != before.size:
+        found.append(f"{before.size:,} -> {status.st_size:,} bytes")
+    return ", ".join(found) or "content"
 
 
 # ---- facts

@@ -73,8 +73,108 @@ def gc(
     extra_vars: list[str] | None = None,
     root: str = "",
     json: bool = False,
+    verbose: int = 0,
 ) -> None:
     """Remove generations that nobody needs any more, and toolkits and wheels that only they used."""
-    from crossgrade.commands.returning import gc_command
+    from crossgrade.commands.keeping import gc_command
 
     leave(gc_command(options_of(locals())))
+
+
+@command("export")
+def export(
+    context: Context,
+    to: str = "",
+    generation: str = "",
+    level: str = "3",
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Write a generation to an archive (tar, compressed by zstd) with its manifest."""
+    from crossgrade.commands.archiving import export_command
+
+    leave(export_command(options_of(locals())))
+
+
+@command("restore")
+def restore(
+    context: Context,
+    archive: str,
+    link: str = "",
+    check: bool = False,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Recreate a generation from an archive, after checking every byte of it."""
+    from crossgrade.commands.archiving import restore_command
+
+    leave(restore_command(options_of(locals())))
+
+
+@command("diff")
+def diff(
+    context: Context,
+    one: str,
+    other: str,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+    detailed_exitcode: bool = False,
+    verbose: int = 0,
+) -> None:
+    """Show what differs between two generations: dists, settings, native libraries, gates, files."""
+    from crossgrade.commands.comparing import diff_command
+
+    leave(diff_command(options_of(locals())))
+
+
+@command("pin")
+def pin(
+    context: Context,
+    generation: str,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Let gc keep a generation, however old it gets."""
+    from crossgrade.commands.keeping import pin_command
+
+    leave(pin_command(options_of(locals()), pinned=True))
+
+
+@command("unpin")
+def unpin(
+    context: Context,
+    generation: str,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Let gc remove a generation again."""
+    from crossgrade.commands.keeping import pin_command
+
+    leave(pin_command(options_of(locals()), pinned=False))
+
+
+@command("retire")
+def retire(
+    context: Context,
+    generation: str,
+    force: bool = False,
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+    yes: bool = False,
+) -> None:
+    """Remove one generation."""
+    from crossgrade.commands.keeping import retire_command
+
+    leave(retire_command(options_of(locals())))

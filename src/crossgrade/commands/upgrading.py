@@ -9,10 +9,11 @@ from typing import Any
 
 from crossgrade.commands.common import guarded, people, request_from
 from crossgrade.engine.events import Events, Listener
-from crossgrade.engine.journal import RunRecord, reading
+from crossgrade.engine.journal import reading
 from crossgrade.engine.plan import SavedPlan, load_plan, save_plan
 from crossgrade.engine.planning import make_plan
 from crossgrade.engine.prepare import Prepared, check_all_templates, prepare
+from crossgrade.engine.records import RunRecord
 from crossgrade.engine.request import Request
 from crossgrade.engine.run import Refusal
 from crossgrade.engine.run import upgrade as run_upgrade
@@ -112,11 +113,14 @@ def _interrupted(request: Request) -> RunRecord | None:
 
 
 def _notes(request: Request) -> tuple[str, ...]:
-    """What a reader of the plan must know beside it: an interrupted run is taken back before anything else."""
+    """What a reader of the plan must know beside it: an interrupted run is settled before anything else."""
     interrupted = _interrupted(request)
     if interrupted is None:
         return ()
-    return (f"run {interrupted.id} was interrupted: upgrade first takes back what it had begun and not finished",)
+    return (
+        f"run {interrupted.id} was interrupted: upgrade first takes back what it had begun and not finished, and "
+        "completes what was past its commit point",
+    )
 
 
 def _upgrade(options: Options) -> int:

@@ -49,7 +49,7 @@ class JournaledContext:
             intent = "hidden by no_log"
         ordinal = self.journal.intend(self.run_id, self.task, self.name, self.module, intent, undo, by_hand)
         yield
-        self.journal.complete(self.run_id, ordinal, self.module)
+        self.journal.complete(self.run_id, ordinal, self.module, self.task)
 
     def run(
         self,

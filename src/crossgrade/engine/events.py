@@ -22,6 +22,7 @@ EventKind = Literal[
     "rollback_started",  # reason
     "rolled_back",  # task, what
     "rollback_failed",  # task, what, by_hand
+    "completed",  # task, what: recovery finished a step that was past its commit point
     "warning",  # message
     "recap",  # host, ok, changed, unreachable, failed, skipped, rescued, ignored, rolled_back
     "run_ended",  # exit_code, outcome, reason, evidence, active, seconds, next_command, report

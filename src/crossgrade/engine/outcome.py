@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from crossgrade.engine.interrupt import Interrupted
-from crossgrade.engine.journal import Journal, predecessor_of
+from crossgrade.engine.journal import Journal
+from crossgrade.engine.records import predecessor_of
 from crossgrade.engine.request import Request
 from crossgrade.engine.results import Counts
+from crossgrade.engine.standing import working_environment
 from crossgrade.engine.undo import UndoResult
 from crossgrade.engine.walk import HostFailed
 from crossgrade.errors import ExitCode
-from crossgrade.store.layout import Store
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,6 @@ class Ending:
     working_environment: str
     active: int | None
     next_command: str
-
-
-def working_environment(store: Store) -> str:
-    """Where the working environment stands, read from the disk."""
-    active, link = store.active(), store.active_link
-    if active is None:
-        if link is not None and link.is_dir() and not link.is_symlink():
-            return f"{link} is the plain directory that it was"
-        return "nothing was adopted yet"
-    return f"generation {active} is active: {link} -> {store.venv(active)}"
 
 
 def finished_ending(request: Request, journal: Journal, counts: Counts) -> Ending:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from crossgrade.engine.failpoints import VARIABLES
 from crossgrade.engine.request import ROOT_VARIABLE, Request
 from crossgrade.errors import WrongOptionsError
 from crossgrade.modules import NAMES, arguments_of
@@ -138,5 +139,5 @@ def plan_basis(prepared: Prepared, store: Store, observe: Callable[[], Mapping[s
 
 def process_environment() -> dict[str, str]:
     """The environment for programs that tasks start: ours, without what belongs to the venv that crossgrade runs in."""
-    hidden = {"VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__", "CROSSGRADE_KILL_AT"}
+    hidden = {"VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__", *VARIABLES}
     return {name: value for name, value in os.environ.items() if name not in hidden}

@@ -6,7 +6,9 @@ import shlex
 
 from crossgrade.engine.events import Events
 from crossgrade.engine.interrupt import undisturbed
-from crossgrade.engine.journal import Journal, open_journal, predecessor_of
+from crossgrade.engine.journal import Journal
+from crossgrade.engine.opening import opened_journal
+from crossgrade.engine.records import RunRecord, predecessor_of
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.jsontype import JSON
@@ -25,17 +27,16 @@ def rollback(request: Request, events: Events, *, to: int | None) -> int:
     store = request.store
     if not store.exists:
         raise StoreError(f"there is no store at {store.root}", remedy="Run `crossgrade upgrade` first, or give --root.")
-    with hold(store.lock_path, "crossgrade rollback"), undisturbed():
-        journal = open_journal(store.journal_path)
-        try:
-            interrupted = journal.unfinished()
-            if interrupted is not None:
-                _undo_interrupted(request, journal, interrupted.id, events)
-                if to is None:
-                    return _active(request)
-            return _switch(request, journal, to, events)
-        finally:
-            journal.close()
+    with (
+        hold(store.lock_path, "crossgrade rollback"),
+        undisturbed(),
+        # made when it is missing: a store whose damaged journal was moved away must still be able to go back
+        opened_journal(store, create=True) as journal,
+    ):
+        interrupted = journal.unfinished()
+        if interrupted is not None and _recover(request, journal, interrupted, events) and to is None:
+            return _active(request)
+        return _switch(request, journal, to, events)
 
 
 def _active(request: Request) -> int:
@@ -43,19 +44,21 @@ def _active(request: Request) -> int:
     return 0 if active is None else active
 
 
-def _undo_interrupted(request: Request, journal: Journal, run_id: str, events: Events) -> None:
+def _recover(request: Request, journal: Journal, run: RunRecord, events: Events) -> bool:
+    """Take an interrupted upgrade back as a whole, settle any other run. True when that is what was asked for."""
     from crossgrade.engine.prepare import process_environment
-    from crossgrade.engine.run import empty_temporary, rollback_failure
-    from crossgrade.engine.undo import undo_run
+    from crossgrade.engine.recovery import settle, take_back
+    from crossgrade.engine.undo import Recovery
     from crossgrade.engine.view import Machine
 
     machine = Machine(request.store, request.playbook.parent, False)
-    undone = undo_run(journal, run_id, machine, process_environment(), events)
-    empty_temporary(request.store)
-    if undone.failed:
-        raise rollback_failure(undone, request.store)
-    journal.end_run(run_id, "rolled back", int(ExitCode.INTERRUPTED), "interrupted, then rolled back")
-    events.emit("recovered", run=run_id, message=f"run {run_id} was undone: {undone.undone} steps taken back.")
+    recovery = Recovery(journal, run.id, machine, process_environment(), events)
+    if run.command == "upgrade":
+        take_back(recovery, run, request.store)
+        return True
+    settle(recovery, run, request.store, resume=False)
+    # a return that was killed after the link had turned has now happened; before that, it is still to come
+    return any(step.state == "done" for step in journal.steps(run.id))
 
 
 def _switch(request: Request, journal: Journal, to: int | None, events: Events) -> int:
@@ -86,7 +89,7 @@ def _switch(request: Request, journal: Journal, to: int | None, events: Events) 
     ordinal = journal.intend(run_id, "rollback", "rollback", "activate", f"activate generation {target}", undo, by_hand)
     switch(store, target)
     journal.record_activation(run_id, active, target)
-    journal.complete(run_id, ordinal, "activate")
+    journal.complete(run_id, ordinal, "activate", "rollback")
     journal.end_run(run_id, "done", 0, f"generation {active} -> {target}")
     events.emit("rolled_back", task="rollback", name="active link", what=f"generation {active} -> {target}")
     if restart:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from crossgrade.engine.events import Events
-from crossgrade.engine.interrupt import Interrupted, interruptible, undisturbed
-from crossgrade.engine.journal import Journal, RunRecord, RunState, open_journal
-from crossgrade.engine.outcome import Ending, failed_ending, finished_ending, working_environment
+from crossgrade.engine.interrupt import Interrupted, defer, deliver, hold_off, ignore_to_the_end, interruptible
+from crossgrade.engine.journal import Journal, JournalUnusableError
+from crossgrade.engine.opening import opened_journal
+from crossgrade.engine.outcome import Ending, failed_ending, finished_ending
 from crossgrade.engine.plan import SavedPlan, changed_facts
 from crossgrade.engine.planning import build_walk, make_plan
 from crossgrade.engine.prepare import Prepared, prepare, process_environment
+from crossgrade.engine.records import RunState
+from crossgrade.engine.recovery import empty_temporary, settle
 from crossgrade.engine.request import Request
 from crossgrade.engine.results import Counts
 from crossgrade.engine.run_id import new_run_id
 from crossgrade.engine.task_runner import RunFiles
-from crossgrade.engine.undo import UndoResult, undo_run
+from crossgrade.engine.undo import Recovery, UndoResult
 from crossgrade.engine.view import Machine, lock_from_json
 from crossgrade.engine.walk import HostFailed
 from crossgrade.errors import CrossgradeError, ExitCode
-from crossgrade.store.layout import Store, remove_path
+from crossgrade.store.layout import Store
 from crossgrade.store.lock import hold
 
 Observe = Callable[[], Mapping[str, Any]]
@@ -59,12 +64,12 @@ def upgrade(
     prepared = prepare(request)
     store = request.store
     store.create()
-    with hold(store.lock_path, f"crossgrade {request.command}"), interruptible():
-        journal = open_journal(store.journal_path, create=True)
-        try:
-            return _locked(prepared, journal, events, observe, confirm, saved, resume, show_plan, write_report)
-        finally:
-            journal.close()
+    with (
+        hold(store.lock_path, f"crossgrade {request.command}"),
+        interruptible(),
+        opened_journal(store, create=True) as journal,
+    ):
+        return _locked(prepared, journal, events, observe, confirm, saved, resume, show_plan, write_report)
 
 
 def _locked(
@@ -85,7 +90,9 @@ def _locked(
             "there is no interrupted run to resume", remedy="`crossgrade status` shows what is there."
         )
     if interrupted is not None:
-        recover(prepared, journal, interrupted, events, resume=resume)
+        machine = Machine(store, prepared.playbook.directory, False)
+        recovery = Recovery(journal, interrupted.id, machine, process_environment(), events)
+        resume = settle(recovery, interrupted, store, resume=resume)
     began = time.monotonic()
     locks = {digest: lock_from_json(value) for digest, value in saved.locks.items()} if saved else None
     silent = Events("localhost", ())
@@ -102,75 +109,111 @@ def _locked(
     show_plan(planning.plan)
     if planning.plan.has_work and not confirm(planning.plan):
         raise Refusal(planning.plan, "not confirmed", ExitCode.NOTHING_CHANGED)
-    if resume and interrupted is not None:
-        run_id = interrupted.id
+    run_id = interrupted.id if resume and interrupted is not None else new_run_id()
+    run = _Run(prepared, journal, run_id, planning.plan, locks or {}, events)
+    defer()  # a signal that comes now is delivered where it is dealt with
+    if resume:
         journal.reopen_run(run_id)
     else:
-        run_id = new_run_id()
         journal.begin_run(run_id, request.command, request.to_journal())
-    store.run_folder(run_id).mkdir(mode=0o700, exist_ok=True)
-    events.emit(
-        "run_started",
-        run=run_id,
-        command=request.command,
-        playbook=str(request.playbook),
-        store=str(store.root),
-    )
-    events.emit("plan", plan=planning.plan.to_json())
-    return _carry_out(prepared, journal, run_id, planning.plan, locks, events, began, write_report)
-
-
-def _carry_out(
-    prepared: Prepared,
-    journal: Journal,
-    run_id: str,
-    plan: SavedPlan,
-    locks: Mapping[str, Any] | None,
-    events: Events,
-    began: float,
-    write_report: Callable[[Path], None],
-) -> Ending:
-    store = prepared.request.store
-    machine = Machine(store, prepared.playbook.directory, False, dict(locks or {}))
-    machine.locks.update({digest: lock_from_json(value) for digest, value in plan.locks.items()})
-    counts, differing = Counts(), 0
-    failure: BaseException | None = None
+    failure = run.carry_out()
+    ending = run.end(failure)
+    ignore_to_the_end()
+    report = store.run_folder(run_id) / "report.json"
+    _announce(events, ending, report, time.monotonic() - began, run.differing)
     try:
-        for play, hosts in prepared.plays:
+        write_report(report)
+    except OSError as error:
+        events.emit("warning", message=f"the report could not be written: {error}")
+    return ending
+
+
+@dataclass
+class _Run:
+    """One run from its first event to its end. `locks` are a saved plan's own."""
+
+    prepared: Prepared
+    journal: Journal
+    run_id: str
+    plan: SavedPlan
+    locks: Mapping[str, Any]
+    events: Events
+    counts: Counts = field(default_factory=Counts)
+    differing: int = 0
+
+    def __post_init__(self) -> None:
+        self.machine = Machine(self.store, self.prepared.playbook.directory, False, dict(self.locks))
+        self.machine.locks.update({digest: lock_from_json(value) for digest, value in self.plan.locks.items()})
+
+    @property
+    def store(self) -> Store:
+        return self.prepared.request.store
+
+    def carry_out(self) -> BaseException | None:
+        """Walk all plays on all hosts. Returns why that ended early; from then on no signal is looked at any more."""
+        try:
+            try:
+                deliver()
+                self._begin()
+                self._walk()
+            except (HostFailed, CrossgradeError) as error:
+                return error
+            except Exception as error:  # noqa: BLE001 - whatever our own fault is, the transaction must be taken back
+                with suppress(OSError):
+                    (self.store.run_folder(self.run_id) / "traceback.txt").write_text(traceback.format_exc())
+                return error
+            finally:
+                hold_off()
+        except Interrupted as error:
+            return error
+        return None
+
+    def _begin(self) -> None:
+        request = self.prepared.request
+        self.store.run_folder(self.run_id).mkdir(mode=0o700, exist_ok=True)
+        self.events.emit(
+            "run_started",
+            run=self.run_id,
+            command=request.command,
+            playbook=str(request.playbook),
+            store=str(self.store.root),
+        )
+        self.events.emit("plan", plan=self.plan.to_json())
+
+    def _walk(self) -> None:
+        files = RunFiles(self.journal, self.run_id)
+        for play, hosts in self.prepared.plays:
             for host in hosts:
-                predicted = {(task.task, task.item): task for task in plan.tasks if task.host == host.name}
-                walk = build_walk(prepared, play, host, machine, events, RunFiles(journal, run_id), predicted)
-                walk.counts = counts
+                predicted = {(task.task, task.item): task for task in self.plan.tasks if task.host == host.name}
+                walk = build_walk(self.prepared, play, host, self.machine, self.events, files, predicted)
+                walk.counts = self.counts
                 try:
                     walk.run()
                 finally:
-                    differing += walk.differing
-    except (HostFailed, CrossgradeError, Interrupted) as error:
-        failure = error
-    except Exception as error:  # noqa: BLE001 - whatever our own fault is, the transaction must be taken back
-        failure = error
-        trace = store.run_folder(run_id) / "traceback.txt"
-        trace.write_text(traceback.format_exc())
-    with undisturbed():
-        undone = UndoResult()
+                    self.differing += walk.differing
+
+    def end(self, failure: BaseException | None) -> Ending:
+        """Take everything back after a failure, and record how the run ended."""
+        request, undone = self.prepared.request, UndoResult()
         if failure is not None:
             if not isinstance(failure, HostFailed):
-                counts.failed += 1
-            undone = undo_run(journal, run_id, machine, process_environment(), events)
-            empty_temporary(store)
-            counts.rolled_back = undone.undone
+                self.counts.failed += 1
+            undone = Recovery(self.journal, self.run_id, self.machine, process_environment(), self.events).undo_all()
+            with suppress(OSError):  # recovery does it too
+                empty_temporary(self.store)
+            self.counts.rolled_back = undone.undone
         ending = (
-            finished_ending(prepared.request, journal, counts)
+            finished_ending(request, self.journal, self.counts)
             if failure is None
-            else failed_ending(prepared.request, journal, failure, undone, run_id)
+            else failed_ending(request, self.journal, failure, undone, self.run_id)
         )
         state: RunState = "done" if failure is None else "rollback failed" if undone.failed else "rolled back"
-        journal.end_run(run_id, state, int(ending.exit_code), ending.reason or ending.outcome)
-    events.emit("recap", **vars(counts))
-    report = store.run_folder(run_id) / "report.json"
-    _announce(events, ending, report, time.monotonic() - began, differing)
-    write_report(report)
-    return ending
+        try:
+            self.journal.end_run(self.run_id, state, int(ending.exit_code), ending.reason or ending.outcome)
+        except JournalUnusableError as error:
+            self.events.emit("warning", message=f"{error.message}; the next command records how this run ended")
+        self.events.emit("recap", **vars(self.counts))
+        return ending
 
 
 def _announce(events: Events, ending: Ending, report: Path, seconds: float, differing: int) -> None:
@@ -187,39 +230,3 @@ def _announce(events: Events, ending: Ending, report: Path, seconds: float, diff
         differs=differing,
         seconds=round(seconds, 3),
     )
-
-
-def recover(prepared: Prepared, journal: Journal, run: RunRecord, events: Events, *, resume: bool) -> None:
-    """Take back what an interrupted run had begun and not finished; what it had completed stays and is used.
-
-    Raises CrossgradeError when that fails.
-    """
-    store = prepared.request.store
-    machine = Machine(store, prepared.playbook.directory, False)
-    with undisturbed():
-        undone = undo_run(journal, run.id, machine, process_environment(), events, only_unfinished=True)
-        empty_temporary(store)
-        if undone.failed:
-            raise rollback_failure(undone, store)
-        if not resume:
-            journal.end_run(run.id, "rolled back", int(ExitCode.INTERRUPTED), "interrupted, then taken back")
-    what = f"{undone.undone} unfinished steps taken back" if undone.undone else "no step was left half made"
-    events.emit("recovered", run=run.id, message=f"run {run.id} (`{run.command}`): {what}; going on from there.")
-
-
-def rollback_failure(undone: UndoResult, store: Store) -> CrossgradeError:
-    """The error for an undo that failed, with the commands that do it by hand. Its exit code is 6."""
-    commands = [command for step, _ in undone.failed for command in step.by_hand]
-    error = CrossgradeError(
-        "the rollback failed too: " + "; ".join(f"{step.intent}: {why}" for step, why in undone.failed),
-        remedy="Mend it by hand:\n    " + "\n    ".join(commands) if commands else working_environment(store),
-    )
-    error.exit_code = ExitCode.ROLLBACK_FAILED
-    return error
-
-
-def empty_temporary(store: Store) -> None:
-    """Remove work in progress. Only the holder of the lock may: nobody else writes there."""
-    if store.temporary.is_dir():
-        for entry in store.temporary.iterdir():
-            remove_path(entry)

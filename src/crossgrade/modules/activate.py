@@ -97,7 +97,8 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
             store.write_generation(generation.with_state("ready"))
         switch(store, number)
         context.record_activation(previous, number)
-    _restart(arguments.restart, context)
+        # inside the step: a kill before it has ended must not leave the old software serving under the new link
+        _restart(arguments.restart, context)
     return Outcome({**change.values, "previous": previous, "link": str(link)})
 
 
@@ -131,6 +132,17 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     return f"switched back to generation {previous}" if switched else ""
 
 
+def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
+    """When the link is turned, the activation has happened: what is left of it is made good, the restart included."""
+    store, number, previous = context.store, int(str(record["generation"])), int(str(record["previous"]))
+    if store.active() != number:
+        return None
+    context.record_activation(previous, number)
+    restart = record.get("restart")
+    _restart([str(part) for part in restart] if isinstance(restart, list) else [], context)
+    return f"generation {number} is active"
+
+
 MODULE = Module(
     name="activate",
     arguments=Arguments,
@@ -139,5 +151,6 @@ MODULE = Module(
     plan=plan,
     apply=apply,
     undo=undo,
+    complete=complete,
     summary="Point the active link at a generation: one rename.",
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from crossgrade.errors import StoreError, TaskError
 from crossgrade.jsontype import JSON
+from crossgrade.modules.base import Base, copy_base
 from crossgrade.modules.contract import (
     ApplyContext,
     Change,
@@ -45,6 +46,7 @@ class Wanted:
     environment: Mapping[str, str]
     python_version: str
     python_abi: str
+    base: Base | None = None
 
     def identity(self) -> str:
         """Digest of everything that was asked for; not of where the interpreter or the store lies."""
@@ -56,6 +58,8 @@ class Wanted:
             "toolkit": self.toolkit,
             "environment": dict(sorted(self.environment.items())),
         }
+        if self.base is not None:
+            asked["base"] = "clone"
         return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -82,6 +86,8 @@ def inspect(wanted: Wanted, host: HostView) -> State:
     for generation in sorted(host.generations(), key=lambda one: one.number, reverse=True):
         if generation.identity != identity or generation.state == "building":
             continue
+        if wanted.base is not None and not _of_this_base(generation, wanted.base):
+            continue
         problem = "" if host.predicted("generation", str(generation.number)) else drift_of(host.store, generation)
         if not problem:
             return State(wanted, identity, host.store, generation)
@@ -91,6 +97,11 @@ def inspect(wanted: Wanted, host: HostView) -> State:
     active = next((generation for generation in known if generation.number == host.active()), None)
     before = dict(active.contents.get("dists", {})) if active else {}
     return State(wanted, identity, host.store, None, drift, number, host.resolve(wanted.request), before)
+
+
+def _of_this_base(generation: Generation, base: Base) -> bool:
+    """Whether it was cloned from this base, or is the base: then what is asked for has been laid over it already."""
+    return generation.number == base.number or generation.contents.get("base") == base.manifest != ""
 
 
 def drift_of(store: Store, generation: Generation) -> str:
@@ -133,7 +144,9 @@ def plan(state: State) -> Plan:
     parts += [f"{counted(count, 'wheel')} built here"] if count else []
     parts.append(f"Python {wanted.python_version}")
     why = f" ({state.drift})" if state.drift else ""
-    expected = recipe.expected_versions()
+    kept = wanted.base.dists if wanted.base else {}
+    expected = {**kept, **recipe.expected_versions()}
+    parts += [f"on a clone of generation {wanted.base.number}"] if wanted.base else []
     generation = _generation(state, "", expected).with_state("ready")
     return Change(
         f"build generation {state.number}: {', '.join(parts)}{why}",
@@ -165,6 +178,7 @@ def _generation(state: State, run_id: str, dists: Mapping[str, str]) -> Generati
         "wheels": [wheel.key for wheel in wanted.wheels if wheel.key],
         "toolkits": [wanted.toolkit] if wanted.toolkit else [],
         "python": wanted.python_version,
+        **({"base": wanted.base.manifest} if wanted.base else {}),
     }
     created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Generation(state.number, state.identity, "built", "building", created, run_id, environment, contents)
@@ -183,7 +197,10 @@ def apply(state: State, recipe: Recipe, change: Change, context: ApplyContext) -
     ):
         store.write_generation(_generation(state, context.run_id, {}))
         _make_caches(folder)
-        warnings = fill_venv(recipe, venv, folder / "lock.txt", context)
+        base = state.wanted.base
+        if base is not None:
+            copy_base(base, venv, context)
+        warnings = fill_venv(recipe, venv, folder / "lock.txt", context, cloned=base is not None)
         context.progress(f"recording every file of generation {number}")
         manifest = build_manifest(venv)
         write_manifest(store.manifest_path(number), manifest)
@@ -217,3 +234,14 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
             return f"marked generation {number} as rejected (kept for inspection)"
     store.remove_generation(number)
     return f"removed the unfinished generation {number}"
+
+
+def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
+    """A generation that is marked ready is durable and has its manifest: only the journal was not told."""
+    store, number = context.store, int(str(record["generation"]))
+    if not (store.folder(number) / "generation.json").exists():
+        return None
+    generation = store.generation(number)
+    if generation.run_id != record["run"] or generation.state == "building":
+        return None
+    return f"generation {number} is built"

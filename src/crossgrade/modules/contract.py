@@ -259,6 +259,7 @@ Inspect = Callable[[ArgumentsT, HostView], StateT]
 Planner = Callable[[ArgumentsT, StateT], Plan]
 Apply = Callable[[ArgumentsT, Change, ApplyContext], Outcome]
 Undo = Callable[[Mapping[str, JSON], ApplyContext], str]
+Complete = Callable[[Mapping[str, JSON], ApplyContext], "str | None"]
 
 
 def nothing_to_undo(record: Mapping[str, JSON], context: ApplyContext) -> str:  # noqa: ARG001 (the contract's shape)
@@ -266,9 +267,17 @@ def nothing_to_undo(record: Mapping[str, JSON], context: ApplyContext) -> str:  
     return ""
 
 
+def nothing_to_complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:  # noqa: ARG001 (the contract's shape)
+    """For a module whose effect has no commit point of its own: a step that was not recorded as done is undone."""
+    return None
+
+
 @dataclass(frozen=True)
 class Module(Generic[ArgumentsT, StateT]):
     """A task module. `undo` returns what it took back, in a few words; "" when there was nothing to take back.
+
+    `complete` is asked by recovery, before `undo`, about a step that was intended and not recorded as done. When it
+    finds the effect past its commit point it makes it whole and says so in a few words; None means: undo it.
 
     `proves_itself=False` is for modules whose change cannot be seen afterwards (`command`, `uri`): after all
     others, inspect and plan are run again and must find nothing left to do.
@@ -281,5 +290,6 @@ class Module(Generic[ArgumentsT, StateT]):
     plan: Planner[ArgumentsT, StateT]
     apply: Apply[ArgumentsT]
     undo: Undo = nothing_to_undo
+    complete: Complete = nothing_to_complete
     proves_itself: bool = True
     summary: str = ""

@@ -43,9 +43,9 @@ def counted(number: int, thing: str) -> str:
 
 
 def fill_venv(
-    recipe: Recipe, venv: Path, lock_file: Path, context: ApplyContext, *, existing: bool = False
+    recipe: Recipe, venv: Path, lock_file: Path, context: ApplyContext, *, existing: bool = False, cloned: bool = False
 ) -> list[str]:
-    """Make the venv and install everything; `lock_file` is where the lock's text may be kept.
+    """Make the venv, unless it was `cloned`, and install everything; `lock_file` is where the lock's text may be kept.
 
     Returns what `uv pip check` has to say against the result: needs of a wheel that the lock does not meet are
     for the gates to judge, not a reason to stop. Raises TaskError when uv fails, StoreError when a wheel is not
@@ -54,7 +54,8 @@ def fill_venv(
     python = str(venv / "bin" / "python")
     environment = uv.index_environment(context.host.environment)
     files = [verified(wheel) for wheel in recipe.wheels]
-    _must(context, uv.make_venv(recipe.python, venv, recipe.prompt, existing=existing), {}, "make the venv")
+    if not cloned:
+        _must(context, uv.make_venv(recipe.python, venv, recipe.prompt, existing=existing), {}, "make the venv")
     text = uv.lock_without(recipe.lock.text, recipe.replaced())
     lock_file.write_text(text, encoding="utf-8")
     if text:
@@ -63,7 +64,7 @@ def fill_venv(
         _must(context, argv, environment, "install the lock")
     if files:
         context.progress(f"installing {', '.join(file.name for file in files)}")
-        _must(context, uv.install_wheels(python, files), {}, "install the wheels")
+        _must(context, uv.install_wheels(python, files, reinstall=cloned), {}, "install the wheels")
     checked = context.run([uv.uv_program(), "pip", "check", "--python", python], timeout=300.0)
     return [] if checked.succeeded else complaints(checked.stderr)
 

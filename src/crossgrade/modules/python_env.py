@@ -14,8 +14,10 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from crossgrade.errors import TaskError
 from crossgrade.jsontype import JSON
 from crossgrade.modules import candidate, plain_env
+from crossgrade.modules.base import find_base
 from crossgrade.modules.contract import ApplyContext, Change, HostView, LockRequest, Module, Outcome, Plan
 from crossgrade.modules.dists import parse_requirement
 from crossgrade.modules.extension_build import python_identity, python_program
@@ -31,6 +33,12 @@ class Arguments:
     requirements: tuple[str, ...] = argument(doc="Requirements as in requirements.txt, one for each item.")
     path: str | None = argument(
         doc="Make an ordinary venv here. Without it, the next generation is built: the candidate.", default=None
+    )
+    base: str = argument(
+        doc="What the candidate begins as: an empty venv, or a clone of the active generation. A clone keeps the dists "
+        "that the requirements do not name.",
+        default="fresh",
+        choices=("fresh", "clone"),
     )
     wheels: tuple[str, ...] = argument(
         doc="Wheels to install after the lock: what extension_build returned, or paths of wheel files. A dist of "
@@ -78,14 +86,21 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     )
     wheels = tuple(find_wheel(given, host) for given in arguments.wheels)
     if arguments.path is not None:
+        if arguments.base == "clone":
+            raise TaskError(
+                "`base: clone` makes a generation, and `path` asks for an ordinary venv",
+                remedy="Leave one of them out.",
+            )
         return plain_env.inspect(arguments.path, request, wheels, host)
+    version = python_version(arguments.python, python)
     wanted = candidate.Wanted(
         request,
         wheels,
         arguments.toolkit or "",
         {name: str(value) for name, value in arguments.environment.items()},
-        python_version(arguments.python, python),
+        version,
         python_identity(arguments.python, host),
+        find_base(host, version) if arguments.base == "clone" else None,
     )
     return candidate.inspect(wanted, host)
 
@@ -116,6 +131,10 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     return plain_env.undo(record, context) if "path" in record else candidate.undo(record, context)
 
 
+def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
+    return None if "path" in record else candidate.complete(record, context)
+
+
 MODULE = Module(
     name="python_env",
     arguments=Arguments,
@@ -124,5 +143,6 @@ MODULE = Module(
     plan=plan,
     apply=apply,
     undo=undo,
+    complete=complete,
     summary="A venv from an exact, hashed lock: the candidate generation, or an ordinary one.",
 )

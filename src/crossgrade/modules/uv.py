@@ -300,9 +300,13 @@ def install_lock(
     return [*argv, *index_options(request), "--requirements", str(lock_file)]
 
 
-def install_wheels(python: str, wheels: Sequence[Path]) -> list[str]:
-    """The command that installs wheel files and nothing else; check their digests before."""
+def install_wheels(python: str, wheels: Sequence[Path], *, reinstall: bool = False) -> list[str]:
+    """The command that installs wheel files and nothing else; check their digests before.
+
+    `reinstall` is for an environment that may hold other files under the same version.
+    """
     options = ["--no-deps", "--no-index", "--offline", *_LINK_MODE, "--compile-bytecode"]
+    options += ["--reinstall"] if reinstall else []
     return [uv_program(), "pip", "install", "--python", python, *options, *map(str, wheels)]
 
 

@@ -3,13 +3,15 @@
 The directory is moved, not copied, and a link to it takes its place in the same instant (`renameat2` with
 RENAME_EXCHANGE), so it costs no space, and whatever runs from the old path goes on running. From then on the
 path is the active link. The backup is the way back: undoing the run leaves a complete one in place.
+
+With `archive`, a copy that does not depend on this disk is written as well: see `crossgrade restore`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,12 @@ from crossgrade.modules.contract import (
 from crossgrade.modules.dists import versions
 from crossgrade.modules.files import absolute, prediction_for
 from crossgrade.playbook.arguments import argument
-from crossgrade.store.activation import adopt, check_adoptable, undo_adoption
+from crossgrade.store.activation import adopt, finish_adoption, undo_adoption
+from crossgrade.store.adoptable import check_adoptable
+from crossgrade.store.archive import archive_name, part_of
 from crossgrade.store.generation import Generation
-from crossgrade.store.layout import Store
-from crossgrade.store.manifest import build_manifest, quick_drift, write_manifest
+from crossgrade.store.layout import Store, remove_path
+from crossgrade.store.manifest import build_manifest, quick_drift, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class Arguments:
     """Done once for an environment; afterwards its path is a link to the active generation."""
 
     path: str = argument(doc="The venv that people and services use: the directory that holds bin/python.")
+    archive: str | None = argument(
+        doc="An existing directory, best on another disk, that gets an archive of the backup as well.", default=None
+    )
+    archive_level: int = argument(doc="How hard zstd tries for the archive: 1 is quick, 19 is small.", default=3)
 
 
 @dataclass(frozen=True)
@@ -57,18 +65,37 @@ class State:
     dists: Mapping[str, str]
     files: int | None = None
     size: int = 0
+    unrecorded: bool = False  # adopted by a run whose journal is lost: whole, but without its manifest
+    to_archive: int | None = None  # the generation whose archive is asked for and is not there
 
 
 # ---- inspect
 
 
 def inspect(arguments: Arguments, host: HostView) -> State:
+    state = _inspect(arguments, host)
+    if arguments.archive is None:
+        return state
+    folder = absolute(arguments.archive, host)
+    if not folder.is_dir():
+        raise TaskError(f"there is no directory {folder} for the archive", remedy="Make it first.")
+    if state.active is None:
+        return replace(state, to_archive=state.number)
+    backup = next((one for one in host.generations() if one.contents.get("adopted_from") == str(state.path)), None)
+    if backup is None or (backup.manifest and (folder / archive_name(host.store, backup)).is_file()):
+        return state
+    return replace(state, to_archive=backup.number)
+
+
+def _inspect(arguments: Arguments, host: HostView) -> State:
     path = absolute(arguments.path, host)
     active, link = host.active(), host.store.active_link
     predicted = prediction_for(path, host) or {}
     if active is not None:
         if (link is not None and _same_entry(link, path)) or "generation" in predicted:
-            return State(path, host.store, active, active, {})
+            known = next((each for each in host.generations() if each.number == active), None)
+            unrecorded = known is not None and known.origin == "adopted" and known.state == "building"
+            return State(path, host.store, active, active, {}, unrecorded=unrecorded)
         raise TaskError(
             f"this store has adopted {link} already, and {path} is to be adopted",
             remedy="One store serves one environment: give each its own --root.",
@@ -100,10 +127,20 @@ def count(folder: Path) -> tuple[int, int]:
 # ---- plan
 
 
-def plan(arguments: Arguments, state: State) -> Plan:  # noqa: ARG001 (the contract's shape)
+def plan(arguments: Arguments, state: State) -> Plan:
     venv = state.store.venv(state.number)
     values = {"generation": state.number, "link": str(state.path)}
+    archiving = f"archive generation {state.to_archive} to {arguments.archive}" if state.to_archive else ""
+    if state.unrecorded:
+        return Change(
+            f"record every file of generation {state.number}, whose adoption was never recorded",
+            (),
+            values,
+            payload={"state": state},
+        )
     if state.active is not None:
+        if archiving:
+            return Change(archiving, (), values, payload={"state": state})
         return Unchanged(f"{state.path} is the active link, at generation {state.number}", values)
     before = "a venv"
     if state.files is not None:
@@ -114,7 +151,7 @@ def plan(arguments: Arguments, state: State) -> Plan:  # noqa: ARG001 (the contr
     }  # fmt: skip
     generation: dict[str, Any] = _generation(state, "").with_state("ready").to_json()
     return Change(
-        f"adopt {state.path} as generation {state.number}",
+        f"adopt {state.path} as generation {state.number}" + (f", then {archiving}" if archiving else ""),
         (Difference(str(state.path), before, f"a link to {venv}, where it is moved"),),
         values,
         predicts=(
@@ -135,8 +172,28 @@ def _generation(state: State, run_id: str) -> Generation:
 # ---- apply
 
 
-def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:
     state: State = change.payload["state"]
+    parts = [_adopt(state, context)] if state.active is None else []
+    parts += [_record(state, context)] if state.unrecorded else []
+    if state.to_archive is not None and arguments.archive is not None:
+        parts.append(_archive(state.to_archive, absolute(arguments.archive, context.host), arguments, context))
+    return Outcome(change.values, message="; ".join(parts))
+
+
+def _archive(number: int, folder: Path, arguments: Arguments, context: ApplyContext) -> str:
+    from crossgrade.store.archive_writing import write_archive  # only those who ask for one need it
+
+    store = context.store
+    target = folder / archive_name(store, store.generation(number))
+    if not 1 <= arguments.archive_level <= 19:
+        raise TaskError(f"archive_level goes from 1 to 19, not {arguments.archive_level}")
+    with context.step(f"archive generation {number} to {target}", {"archive": str(target)}):
+        size = write_archive(store, number, target, level=arguments.archive_level, progress=context.progress)
+    return f"{target}, {size / 1e6:,.1f} MB"
+
+
+def _adopt(state: State, context: ApplyContext) -> str:
     store, path, number = context.store, state.path, state.number
     venv = store.venv(number)
     check_adoptable(store, path)
@@ -161,15 +218,30 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         # in this order: what is not marked ready is put back after a kill, and then the journal is told so
         context.record_activation(None, number)
         store.write_generation(generation.with_state("ready", manifest=manifest.digest))
-    message = f"{manifest.file_count:,} files, {manifest.total_bytes / 1e6:,.1f} MB"
-    return Outcome(change.values, message=message)
+    return f"{manifest.file_count:,} files, {manifest.total_bytes / 1e6:,.1f} MB"
+
+
+def _record(state: State, context: ApplyContext) -> str:
+    store, number = context.store, state.number
+    generation = replace(store.generation(number), run_id=context.run_id)
+    undo_record: dict[str, JSON] = {"path": str(state.path), "generation": number, "run": "none: it stays adopted"}
+    with context.step(f"record generation {number}", undo_record):
+        context.progress(f"recording every file of {store.venv(number)}")
+        manifest = build_manifest(store.venv(number))
+        write_manifest(store.manifest_path(number), manifest)
+        store.write_generation(generation.with_state("ready", manifest=manifest.digest))
+        context.record_activation(None, number)
+    return f"{manifest.file_count:,} files, {manifest.total_bytes / 1e6:,.1f} MB"
 
 
 def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
-    """Take back an adoption that was not completed. A complete one stays."""
+    """Take back an adoption that was not completed. A complete one stays, and so does a complete archive."""
+    if "archive" in record:
+        unfinished = part_of(Path(str(record["archive"])))
+        return "removed the unfinished archive" if remove_path(unfinished) else ""
     store, number = context.store, int(str(record["generation"]))
     path = Path(str(record["path"]))
-    folder, venv = store.folder(number), store.venv(number)
+    folder = store.folder(number)
     if not folder.exists():
         return ""
     if (folder / "generation.json").exists():
@@ -177,19 +249,32 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
         if generation.run_id != record["run"] or generation.state != "building":
             return ""
     moved_back = undo_adoption(store, path, number)
-    if venv.is_dir() and not venv.is_symlink():
-        # Somebody took the link away meanwhile. What lies here is the user's environment: never remove it.
-        if os.path.lexists(path):
-            raise StoreError(
-                f"{path} cannot be put back: something else is there now; the environment is {venv}",
-                remedy=f"Move it away, then: mv {venv} {path}",
-            )
-        venv.rename(path)
-        moved_back = True
     store.remove_generation(number)
     if moved_back:
         context.record_activation(number, None)
     return f"put {path} back where it was" if moved_back else "removed the unfinished backup"
+
+
+def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
+    """When the directory lies in the store and is what its manifest says, the rest of the adoption is made good."""
+    if "archive" in record:
+        return None
+    store, number, path = context.store, int(str(record["generation"])), Path(str(record["path"]))
+    if not (store.folder(number) / "generation.json").exists():
+        return None
+    generation = store.generation(number)
+    if generation.run_id != record["run"] or not finish_adoption(store, path, number):
+        return None
+    if generation.state == "building":
+        try:
+            manifest = read_manifest(store.manifest_path(number))
+        except StoreError:
+            return None
+        if quick_drift(manifest, store.venv(number)):
+            return None
+        store.write_generation(generation.with_state("ready", manifest=manifest.digest))
+    context.record_activation(None, number)
+    return f"generation {number} is adopted"
 
 
 MODULE = Module(
@@ -200,5 +285,6 @@ MODULE = Module(
     plan=plan,
     apply=apply,
     undo=undo,
+    complete=complete,
     summary="Take the working venv into the store as generation 1, with a manifest, and leave a link in its place.",
 )

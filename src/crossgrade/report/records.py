@@ -51,6 +51,7 @@ class RunReport:
             "tasks": tasks,
             "verdicts": [task["verdict"] for task in tasks if task.get("verdict")],
             "rolled_back": by_kind.get("rolled_back", []),
+            "completed": by_kind.get("completed", []),
             "rollback_failed": by_kind.get("rollback_failed", []),
             "prediction_differs": by_kind.get("prediction_differs", []),
         }

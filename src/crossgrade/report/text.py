@@ -54,7 +54,7 @@ def _run_started(event: Event, verbosity: int, _: bool) -> Iterator[Line]:
 
 
 def _recovered(event: Event, *_: object) -> Iterator[Line]:
-    yield Line(f"\nAn earlier run was interrupted: {event.data['message']}", "warning")
+    yield Line(f"\n{event.data['message']}", "warning")
 
 
 def _play(event: Event, *_: object) -> Iterator[Line]:
@@ -143,6 +143,10 @@ def _rolled_back(event: Event, *_: object) -> Iterator[Line]:
     yield Line(f"rolled back: [{event.host}] => {event.data['name']}: {event.data['what']}", "changed")
 
 
+def _completed(event: Event, *_: object) -> Iterator[Line]:
+    yield Line(f"completed: [{event.host}] => {event.data['name']}: {event.data['what']}", "changed")
+
+
 def _rollback_failed(event: Event, *_: object) -> Iterator[Line]:
     yield Line(f"fatal: [{event.host}]: ROLLBACK FAILED! => {event.data['name']}: {event.data['what']}", "failed")
     for command in event.data["by_hand"]:
@@ -220,6 +224,7 @@ _RENDERERS: dict[str, Any] = {
     "task_result": _task_result,
     "prediction_differs": _prediction_differs,
     "rolled_back": _rolled_back,
+    "completed": _completed,
     "rollback_failed": _rollback_failed,
     "warning": _warning,
     "recap": _recap,

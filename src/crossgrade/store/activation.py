@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import errno
 from pathlib import Path
 
 from crossgrade.errors import StoreError
 from crossgrade.store.atomic import exchange, replace_link, sync_directory
 from crossgrade.store.layout import Store
+
+# What renameat2(2) says where the filesystem or the kernel knows no RENAME_EXCHANGE
+_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 def switch(store: Store, number: int) -> None:
@@ -31,50 +34,66 @@ def switch(store: Store, number: int) -> None:
     replace_link(link, store.venv(number))
 
 
-def check_adoptable(store: Store, path: Path) -> None:
-    """Say what stands against adopting this directory, before anything is touched. Raises StoreError."""
-    if path.is_symlink():
-        raise StoreError(
-            f"{path} is a symlink, not the environment itself", remedy="Name the directory that it points at."
-        )
-    if not (path / "pyvenv.cfg").is_file():
-        raise StoreError(f"{path} is not a venv: it has no pyvenv.cfg", remedy="Name the folder that holds bin/python.")
-    if not os.access(path.parent, os.W_OK):
-        raise StoreError(f"{path.parent} is not writable: the environment cannot be replaced by a link there")
-    if path.is_mount():
-        raise StoreError(f"{path} is a mount point and cannot be moved", remedy="Adopt a directory inside it.")
-    below = store.root
-    while not below.exists():
-        below = below.parent
-    if below.stat().st_dev != path.stat().st_dev:
-        raise StoreError(
-            f"{path} and the store {store.root} are on different filesystems, so no single rename can adopt it",
-            remedy="Put the store on the same filesystem (--root, or crossgrade_root in the playbook).",
-        )
-    if store.root.resolve().is_relative_to(path.resolve()):
-        raise StoreError(f"the store {store.root} lies inside {path}, which it is to adopt")
-
-
 def adopt(store: Store, path: Path, number: int) -> None:
     """Move a plain directory into the store as generation `number` and leave the link in its place, in one step.
 
     A link with the final target is put where the venv will be; then the two change places. A process that
-    runs from the old path goes on: its open files and its working directory move along. Raises OSError.
+    runs from the old path goes on: its open files and its working directory move along.
+
+    Where the filesystem cannot exchange two names, it takes two steps, and for a moment the path is not there;
+    `finish_adoption` and `undo_adoption` know each state in between. Raises OSError.
     """
     place = store.venv(number)
     place.unlink(missing_ok=True)
     place.symlink_to(place)
     sync_directory(place.parent)
-    exchange(place, path)
+    try:
+        exchange(place, path)
+    except OSError as error:
+        if error.errno not in _NO_EXCHANGE:
+            raise
+        place.unlink()
+        path.rename(place)
+        sync_directory(place.parent)
+        finish_adoption(store, path, number)
+
+
+def finish_adoption(store: Store, path: Path, number: int) -> bool:
+    """Whether the directory lies in the store with the link in its place; puts a link that is missing."""
+    place = store.venv(number)
+    if place.is_symlink() or not place.is_dir():
+        return False
+    if not path.is_symlink() and not path.exists():
+        path.symlink_to(place)
+        sync_directory(path.parent)
+    return path.is_symlink() and path.readlink() == place
 
 
 def undo_adoption(store: Store, path: Path, number: int) -> bool:
-    """Put an adopted directory back where it was. True when it had been moved; harmless when it had not."""
+    """Put an adopted directory back where it was. True when it had been moved; harmless when it had not.
+
+    Raises StoreError when something else has taken its place: it is never removed.
+    """
     place = store.venv(number)
-    if path.is_symlink() and place.is_dir() and not place.is_symlink():
-        exchange(place, path)
-        place.unlink()
-        return True
     if place.is_symlink():
         place.unlink()
-    return False
+        return False
+    if not place.is_dir():
+        return False
+    if path.is_symlink() and path.readlink() == place:
+        try:
+            exchange(place, path)
+            place.unlink()
+            return True
+        except OSError as error:
+            if error.errno not in _NO_EXCHANGE:
+                raise
+            path.unlink()
+    if path.is_symlink() or path.exists():
+        raise StoreError(
+            f"{path} cannot be put back: something else is there now; the environment is {place}",
+            remedy=f"Move it away, then: mv {place} {path}",
+        )
+    place.rename(path)
+    sync_directory(path.parent)
+    return True

@@ -23,7 +23,7 @@ class Generation:
 
     number: int
     identity: str
-    origin: Literal["adopted", "built"]
+    origin: Literal["adopted", "built", "restored"]
     state: GenerationState
     created: str
     run_id: str = ""

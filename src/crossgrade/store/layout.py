@@ -186,6 +186,25 @@ class Store:
         sync_directory(folder.parent)
         return True
 
+    def pinned(self) -> set[int]:
+        """The generations that `gc` must keep."""
+        return {each.number for each in self.generations() if self._pin(each.number).exists()}
+
+    def set_pinned(self, number: int, *, pinned: bool) -> bool:
+        """Pin a generation or let it go. True when that changed something."""
+        pin = self._pin(number)
+        if pinned == pin.exists():
+            return False
+        if pinned:
+            write_json(pin, {"schema": SCHEMA})
+        else:
+            pin.unlink()
+            sync_directory(pin.parent)
+        return True
+
+    def _pin(self, number: int) -> Path:
+        return self.folder(number) / "pinned.json"
+
     # ---- verdicts
 
     def _verdict_path(self, number: int, key: str) -> Path:
@@ -248,3 +267,9 @@ def generation_environment(store: Store, generation: Generation) -> Mapping[str,
     environment["VIRTUAL_ENV"] = str(store.venv(generation.number))
     environment.update(generation.environment)
     return environment
+
+
+def places_of(store: Store, generation: Generation) -> tuple[str, ...]:
+    """The places that the files of a generation may name: where it lies, and where it was adopted from."""
+    adopted_from = generation.contents.get("adopted_from")
+    return (str(store.venv(generation.number)), *([str(adopted_from)] if adopted_from else []))

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,8 +64,9 @@ def hold(path: Path, command: str) -> Iterator[None]:
                 f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(holder.since))}, `{holder.command}`",
                 remedy="Wait for it, or follow it with `crossgrade status`.",
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(Holder(os.getpid(), command, time.time()))).encode(), 0)
+        with suppress(OSError):  # a full disk must not stand in the way of a rollback: the lock is held without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(asdict(Holder(os.getpid(), command, time.time()))).encode(), 0)
         yield
         os.ftruncate(descriptor, 0)
     finally:

@@ -268,36 +268,45 @@ def _line(entry: Entry) -> str:
     return f'[{quoted},"{kind}",{mode},{uid},{gid},{size},{mtime},{ctime},{device},{inode},"{digest}",{aim}]'
 
 
-def _checksum(head: Mapping[str, Any], body: bytes | bytearray) -> str:
+def _checksum(head: Mapping[str, Any], body: Iterable[bytes]) -> str:
     hasher = blake3(json.dumps(head, sort_keys=True).encode())
-    hasher.update(body)
+    for piece in body:
+        hasher.update(piece)
     return hasher.hexdigest()
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write it whole or not at all, with a checksum by which a torn or edited file is recognised."""
-    body = bytearray()
-    for piece in _array(manifest.entries[key] for key in sorted(manifest.entries)):
-        body += piece
+    """Write it whole or not at all."""
+    write_file(path, manifest_bytes(manifest))
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The file, with a checksum by which a torn or edited one is recognised."""
+    body = list(_array(manifest.entries[key] for key in sorted(manifest.entries)))
     head = {"schema": SCHEMA, "digest": manifest.digest, "entries": len(manifest.entries)}
     line = json.dumps({**head, "checksum": _checksum(head, body)})
-    body[:0] = line.encode("ascii") + b"\n"
-    write_file(path, body)
+    return b"".join([line.encode("ascii"), b"\n", *body])
 
 
 def read_manifest(path: Path) -> Manifest:
     """Raises StoreError when the manifest is missing, torn, was changed, or is of another schema."""
     try:
-        line, _, body = path.read_bytes().partition(b"\n")
+        data = path.read_bytes()
     except FileNotFoundError as error:
         raise StoreError(f"the manifest {path} is missing") from error
     except OSError as error:
         raise StoreError(f"the manifest {path} cannot be read: {error.strerror}") from error
+    return parse_manifest(data, path)
+
+
+def parse_manifest(data: bytes, path: Path) -> Manifest:
+    """The manifest in the bytes of a file; `path` is for messages. Raises StoreError as `read_manifest` does."""
+    line, _, body = data.partition(b"\n")
     try:
         head: dict[str, Any] = json.loads(line)
         _check_schema(path, head["schema"])
         checksum, digest, count = head.pop("checksum"), head["digest"], head["entries"]
-        if checksum != _checksum(head, body):
+        if checksum != _checksum(head, [body]):
             raise StoreError(f"the manifest {path} is damaged: its checksum does not fit its lines")
         with _no_collections():
             entries = {values[0]: Entry._make(values) for values in json.loads(body)}

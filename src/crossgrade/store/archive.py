@@ -1,0 +1,121 @@
+"""Archives of generations: what is in one, in which order. `archive_writing` writes them, `archive_reading` reads them.
+
+A `.tar.zst` file whose members are, in this order:
+
+    crossgrade.json              the record below
+    manifest.jsonl               the manifest of the venv, as the store keeps it
+    extras/lock.txt, extras/verdicts/*.json    where the generation has them
+    venv/...                     every entry of the manifest, in order of path
+    toolkits/DIGEST.jsonl        the manifest of a toolkit that the generation names
+    toolkits/DIGEST/...          its entries
+
+The manifests come first, so that whoever unpacks knows what must follow: a member that no manifest lists is refused
+before a byte of it is written. JIT caches are left out: they are made again, and belong to one machine.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from crossgrade.errors import StoreError
+from crossgrade.store.generation import Generation
+from crossgrade.store.layout import Store
+from crossgrade.store.manifest import Entry, Manifest
+
+SCHEMA = 1
+RECORD = "crossgrade.json"
+MANIFEST = "manifest.jsonl"
+EXTRAS = "extras/"
+VENV = "venv"
+TOOLKITS = "toolkits"
+SUFFIX = ".tar.zst"
+
+
+class ArchiveError(StoreError):
+    """An archive is torn, was changed, or is not one of ours. Nothing of it was kept."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an archive says of itself. `store` and `places` are paths that its files may name.
+
+    `created` is UTC, RFC 3339.
+    """
+
+    generation: Generation
+    manifest: str
+    toolkits: tuple[str, ...]
+    store: str
+    places: tuple[str, ...]
+    host: str
+    created: str
+    version: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self), "generation": self.generation.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Record:
+        """Raises ArchiveError when it is not one of ours, or of a later schema."""
+        try:
+            if value["schema"] != SCHEMA:
+                raise ArchiveError(
+                    f"the archive has schema {value['schema']!r}, this crossgrade knows schema {SCHEMA}",
+                    remedy="Use the crossgrade version that wrote it.",
+                )
+            return cls(
+                Generation.from_json(value["generation"]),
+                str(value["manifest"]),
+                tuple(str(digest) for digest in value["toolkits"]),
+                str(value["store"]),
+                tuple(str(place) for place in value["places"]),
+                str(value["host"]),
+                str(value["created"]),
+                str(value["version"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArchiveError(f"the record in the archive is damaged: {error!r}") from error
+
+
+def check_entries(manifest: Manifest, where: str) -> None:
+    """Refuse a manifest whose entries could lead outside, or be more than files, directories and links.
+
+    Every entry must lie in a directory that the manifest lists: so nothing is ever written through a link.
+    Raises ArchiveError.
+    """
+    for path, entry in manifest.entries.items():
+        problem = _problem(path, entry, manifest.entries)
+        if problem:
+            raise ArchiveError(f"{where}: {path!r} {problem}")
+
+
+def _problem(path: str, entry: Entry, entries: Mapping[str, Entry]) -> str:
+    parts = path.split("/")
+    if not path or path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        return "leads outside the environment"
+    parent = "/".join(parts[:-1])
+    if parent and (parent not in entries or entries[parent].type != "directory"):
+        return "does not lie in a directory of the environment"
+    if entry.type == "other":
+        return "is neither a file, a directory nor a link"
+    if entry.type == "file" and entry.mode & (stat.S_ISUID | stat.S_ISGID):
+        return "would run as another user (setuid or setgid)"
+    if entry.type == "link" and not entry.target:
+        return "is a link to nowhere"
+    return ""
+
+
+def archive_name(store: Store, generation: Generation) -> str:
+    """The name of a generation's archive: it says which environment, which number, and which content."""
+    link = store.active_link
+    name = link.name if link else "environment"
+    return f"{name}-generation-{generation.number}-{generation.manifest[:12]}{SUFFIX}"
+
+
+def part_of(target: Path) -> Path:
+    """Where an archive is written until it is whole."""
+    return target.with_name(f".{target.name}.part")

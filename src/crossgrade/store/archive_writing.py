@@ -1,0 +1,214 @@
+"""Writing a generation to an archive, in one pass: each file is hashed as it is read, and must fit its manifest.
+
+One thread reads and hashes, one compresses and writes; zstd adds threads of its own. So it keeps up with
+`tar | zstd` although it does more, in memory that does not grow with the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import queue
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from blake3 import blake3
+
+from crossgrade import __version__
+from crossgrade.errors import StoreError
+from crossgrade.store.archive import EXTRAS, MANIFEST, RECORD, TOOLKITS, VENV, Record, check_entries, part_of
+from crossgrade.store.atomic import sync_directory
+from crossgrade.store.layout import Store, places_of
+from crossgrade.store.manifest import Entry, Manifest, build_manifest, manifest_bytes, read_manifest
+
+DEFAULT_LEVEL = 3
+_PIECE = 1 << 20
+_QUEUED_PIECES = 16
+_BLOCK = 512
+
+
+def write_archive(
+    store: Store,
+    number: int,
+    target: Path,
+    *,
+    level: int = DEFAULT_LEVEL,
+    progress: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Write generation `number` to the file `target`, whole or not at all. Returns the size of the archive in bytes.
+
+    Raises StoreError when the generation is not complete or its files are not what its manifest says, when
+    something in it cannot be archived, and OSError (a full disk).
+    """
+    from crossgrade.store.zstandard import zstd  # only archives need it
+
+    generation = store.generation(number)
+    if not generation.manifest:
+        raise StoreError(f"generation {number} is not complete: it cannot be archived")
+    manifest = read_manifest(store.manifest_path(number))
+    if manifest.digest != generation.manifest:
+        raise StoreError(f"the manifest of generation {number} is not the one that was recorded for it")
+    check_entries(manifest, f"generation {number}")
+    digests = [str(digest) for digest in generation.contents.get("toolkits", ())]
+    toolkits = [digest for digest in digests if store.toolkit(digest).is_dir()]
+    record = Record(
+        *(generation, manifest.digest, tuple(toolkits), str(store.root), places_of(store, generation)),
+        *(platform.node(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), __version__),
+    )
+    if target.exists():
+        raise StoreError(f"{target} is there already: it is not overwritten", remedy="Give another name, or move it.")
+    temporary = part_of(target)
+    parameters: dict[int, int] = {
+        zstd.CompressionParameter.compression_level: level,
+        zstd.CompressionParameter.nb_workers: os.cpu_count() or 1,
+        zstd.CompressionParameter.checksum_flag: 1,
+    }
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            compressor = zstd.ZstdCompressor(options=parameters)
+            for piece in _ahead(_pieces(store, record, manifest, progress)):
+                file.write(compressor.compress(piece))
+            file.write(compressor.flush())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(target.parent)
+    return target.stat().st_size
+
+
+# ---- the stream of bytes
+
+
+def _pieces(store: Store, record: Record, manifest: Manifest, progress: Callable[[str], None]) -> Iterator[bytes]:
+    number = record.generation.number
+    yield from _text(RECORD, json.dumps(record.to_json(), indent=1, sort_keys=True).encode())
+    yield from _text(MANIFEST, manifest_bytes(manifest))
+    for path in _extras(store.folder(number)):
+        yield from _text(f"{EXTRAS}{path.relative_to(store.folder(number))}", path.read_bytes())
+    progress(f"archiving {len(manifest.entries):,} entries, {manifest.total_bytes / 1e6:,.0f} MB")
+    yield from _tree(store.venv(number), VENV, manifest)
+    for digest in record.toolkits:
+        progress(f"archiving toolkit {digest[:12]}")
+        toolkit = build_manifest(store.toolkit(digest))
+        check_entries(toolkit, f"toolkit {digest}")
+        yield from _text(f"{TOOLKITS}/{digest}.jsonl", manifest_bytes(toolkit))
+        yield from _tree(store.toolkit(digest), f"{TOOLKITS}/{digest}", toolkit)
+    yield bytes(2 * _BLOCK)
+
+
+def _extras(folder: Path) -> list[Path]:
+    verdicts = folder / "verdicts"
+    found = [folder / "lock.txt", *(sorted(verdicts.glob("*.json")) if verdicts.is_dir() else [])]
+    return [path for path in found if path.is_file()]
+
+
+def _header(name: str, entry: Entry | None, size: int, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = size, kind, link
+    if entry is None:
+        info.mode, info.mtime = 0o600, int(time.time())
+    else:
+        info.mode, info.uid, info.gid, info.mtime = entry.mode, entry.uid, entry.gid, entry.mtime_ns // 1_000_000_000
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _text(name: str, data: bytes) -> Iterator[bytes]:
+    yield _header(name, None, len(data)) + data + bytes(-len(data) % _BLOCK)
+
+
+def _tree(root: Path, prefix: str, manifest: Manifest) -> Iterator[bytes]:
+    """Headers and contents of all entries. Hard links among them stay links of the first."""
+    base, first = os.fspath(root), dict[tuple[int, int], str]()
+    top = Entry("", "directory", 0o755, os.getuid(), os.getgid(), 0, time.time_ns(), 0, 0, 0)
+    yield _header(f"{prefix}/", top, 0, tarfile.DIRTYPE)
+    for path in sorted(manifest.entries):
+        entry, name = manifest.entries[path], f"{prefix}/{path}"
+        if entry.type == "directory":
+            yield _header(name, entry, 0, tarfile.DIRTYPE)
+        elif entry.type == "link":
+            yield _header(name, entry, 0, tarfile.SYMTYPE, entry.target)
+        else:
+            yield from _file(f"{base}/{path}", name, entry, first)
+
+
+def _file(path: str, name: str, entry: Entry, first: dict[tuple[int, int], str]) -> Iterator[bytes]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if status.st_nlink > 1:
+            known = first.setdefault((status.st_dev, status.st_ino), name)
+            if known != name:
+                yield _header(name, entry, 0, tarfile.LNKTYPE, known)
+                return
+        hasher, left = blake3(), entry.size
+        piece = _header(name, entry, entry.size)
+        while data := os.read(descriptor, _PIECE):
+            hasher.update(data)
+            left -= len(data)
+            if left < 0:
+                break
+            piece += data
+            if len(piece) >= _PIECE:
+                yield piece
+                piece = b""
+        if left != 0 or hasher.hexdigest() != entry.digest:
+            raise StoreError(
+                f"{path} is not what the manifest says: it is not archived",
+                remedy="`crossgrade verify` lists what was changed.",
+            )
+        yield piece + bytes(-entry.size % _BLOCK)
+    finally:
+        os.close(descriptor)
+
+
+def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same pieces, gathered to larger ones and made by a thread of their own a little ahead of who takes them."""
+    waiting: queue.Queue[bytes | BaseException | None] = queue.Queue(_QUEUED_PIECES)
+    stopped = threading.Event()
+
+    def hand_over(item: bytes | BaseException | None) -> bool:
+        while not stopped.is_set():
+            try:
+                waiting.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def make() -> None:
+        gathered: list[bytes] = []
+        size = 0
+        try:
+            for piece in pieces:
+                gathered.append(piece)
+                size += len(piece)
+                if size >= _PIECE:
+                    if not hand_over(b"".join(gathered)):
+                        return
+                    gathered, size = [], 0
+            hand_over(b"".join(gathered))
+            hand_over(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the pieces are taken
+            hand_over(error)
+
+    thread = threading.Thread(target=make, name="archive reader", daemon=True)
+    thread.start()
+    try:
+        while (item := waiting.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        thread.join()

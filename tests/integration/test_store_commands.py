@@ -1,0 +1,181 @@
+"""diff, pin, retire, gc and verify on a real store, with real processes that run from its generations."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
+
+
+@pytest.fixture
+def upgrade(tmp_path: Path) -> SmallUpgrade:
+    """Generations 1 (1.0, adopted), 2 (2.0) and 3 (3.0); 3 is active."""
+    made = make_small_upgrade(tmp_path / "server")
+    for version in ("2.0", "3.0"):
+        assert made.run("upgrade", "-e", f"version={version}").code == 0
+    return made
+
+
+def numbers(upgrade: SmallUpgrade) -> list[int]:
+    return [each.number for each in upgrade.store.generations()]
+
+
+def test_diff(upgrade: SmallUpgrade) -> None:
+    answer = upgrade.run("diff", "1", "3")
+    assert answer.code == 0, answer.stderr
+    assert "~ small-engine 1.0 -> 3.0" in answer.stdout
+    assert "+ server passed" in answer.stdout
+    assert "small_engine/__init__.py" in answer.stdout
+    assert "bin/activate" not in answer.stdout, "what only names its own place is no difference"
+    told = json.loads(upgrade.run("diff", "2", "3", "--json").stdout)
+    assert told["dists"] == [{"name": "small-engine", "before": "2.0", "after": "3.0"}]
+    assert told["files"]["changed"] == [next(path for path in told["files"]["changed"] if path.endswith("__init__.py"))]
+    assert upgrade.run("diff", "2", "3", "--detailed-exitcode").code == 2
+    same = upgrade.run("diff", "2", "2", "--detailed-exitcode")
+    assert same.code == 0
+    assert "are the same" in same.stdout
+    assert upgrade.run("diff", "2", "9").code == 1
+    assert upgrade.run("diff", "2").code == 5
+    assert upgrade.run("diff", "2", "x").code == 5
+
+
+def test_native_libraries_are_compared_by_what_they_need(upgrade: SmallUpgrade, tmp_path: Path) -> None:
+    from crossgrade.store.manifest import build_manifest, write_manifest
+
+    source = tmp_path / "empty.c"
+    source.write_text("int here(void) { return 1; }\n")
+    for number, needs in ((2, "-lc"), (3, "-lm")):
+        library = upgrade.store.venv(number) / "lib" / "libhere.so"
+        argv = [
+            "gcc",
+            "-shared",
+            "-Wl,--no-as-needed",
+            f"-Wl,-soname,libhere.so.{number}",
+            "-o",
+            library,
+            source,
+            needs,
+        ]
+        subprocess.run(argv, check=True)
+        manifest = build_manifest(upgrade.store.venv(number))
+        write_manifest(upgrade.store.manifest_path(number), manifest)
+        upgrade.store.write_generation(upgrade.store.generation(number).with_state("ready", manifest=manifest.digest))
+    answer = upgrade.run("diff", "2", "3")
+    assert "~ lib/libhere.so libhere.so.2, needs libc.so.6 -> libhere.so.3, needs libc.so.6, libm.so.6" in answer.stdout
+
+
+def test_pinned_generations_stay(upgrade: SmallUpgrade) -> None:
+    assert upgrade.run("upgrade", "-e", "version=2.0").code == 0  # 3 is where a rollback goes now
+    assert upgrade.run("rollback", "--to", "1").code == 0
+    assert "generation 2 is pinned: gc keeps it" in upgrade.run("pin", "2").stdout
+    assert "(it was already)" in upgrade.run("pin", "2").stdout
+    assert next(each["pinned"] for each in upgrade.status()["generations"] if each["number"] == 2)
+    kept = upgrade.run("gc", "--keep", "0", "-v")
+    assert kept.code == 0
+    assert "kept generation 2: pinned" in kept.stdout
+    assert "removed generation 3" in kept.stdout
+    assert numbers(upgrade) == [1, 2]
+    assert upgrade.run("retire", "2").code == 1
+    assert upgrade.run("unpin", "2").code == 0
+    assert upgrade.run("gc", "--keep", "0").code == 0
+    assert numbers(upgrade) == [1]
+    assert upgrade.run("pin", "7").code == 1
+
+
+def test_retire(upgrade: SmallUpgrade) -> None:
+    for number, words in (("3", "is the active one"), ("1", "the backup"), ("2", "where `rollback` goes")):
+        answer = upgrade.run("retire", number)
+        assert answer.code == 1
+        assert words in answer.stderr
+    assert numbers(upgrade) == [1, 2, 3]
+    assert "removed generation 2, freed" in upgrade.run("retire", "2", "--force").stdout
+    assert numbers(upgrade) == [1, 3]
+    assert upgrade.outcome() == "new"
+
+
+def test_what_a_process_runs_from_is_never_removed(upgrade: SmallUpgrade) -> None:
+    assert upgrade.run("rollback", "--to", "1").code == 0
+    held = next(upgrade.store.venv(2).glob("lib/python3*/site-packages/small_engine/server.py"))
+    code = "import sys, time; stream = open(sys.argv[1]); print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [upgrade.store.venv(1) / "bin" / "python", "-c", code, held], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            refused = upgrade.run("retire", "2")
+            assert refused.code == 1
+            assert f"in use by pid {process.pid}" in refused.stderr
+            kept = upgrade.run("gc", "--keep", "0")
+            assert f"kept generation 2: in use by pid {process.pid}" in kept.stdout
+            assert numbers(upgrade) == [1, 2]
+        finally:
+            process.kill()
+    assert upgrade.run("gc", "--keep", "0").code == 0
+    assert numbers(upgrade) == [1]
+
+
+def test_an_interrupted_run_keeps_gc_and_retire_away(upgrade: SmallUpgrade) -> None:
+    killed = upgrade.run("upgrade", "-e", "version=2.0", environment={"CROSSGRADE_KILL_AT": "intended:activate"})
+    assert killed.code == -signal.SIGKILL
+    for command in (["gc"], ["retire", "2", "--force"]):
+        answer = upgrade.run(*command)
+        assert answer.code == 1
+        assert "was interrupted" in answer.stderr
+    assert numbers(upgrade) == [1, 2, 3]
+
+
+def test_a_removal_that_was_killed_is_finished(upgrade: SmallUpgrade) -> None:
+    assert upgrade.run("rollback", "--to", "1").code == 0
+    argv = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        "trace=unlinkat",
+        "-e",
+        "inject=unlinkat:signal=SIGKILL:when=5",
+    ]
+    subprocess.run([*argv, *upgrade.argv("gc", "--keep", "0")], capture_output=True, check=False)
+    states = {each.number: each.state for each in upgrade.store.generations()}
+    assert "building" in states.values(), "a half removed one can never be activated"
+    assert upgrade.run("gc", "--keep", "0").code == 0
+    assert numbers(upgrade) == [1]
+    assert sorted(path.name for path in (upgrade.store.root / "generations").iterdir()) == ["1"]
+
+
+def test_verify_says_what_differs(upgrade: SmallUpgrade) -> None:
+    venv = upgrade.store.venv(3)
+    package = next(venv.glob("lib/python3*/site-packages/small_engine"))
+    (package / "__init__.py").write_text("VERSION = '3.1'\n")
+    (package / "server.py").chmod(0o600)
+    (venv / "pyvenv.cfg").unlink()
+    (venv / "new").touch()
+    (venv / "bin" / "python3").unlink()
+    (venv / "bin" / "python3").symlink_to("elsewhere")
+    (venv / "bin" / "activate").unlink()
+    (venv / "bin" / "activate").mkdir()
+    answer = upgrade.run("verify", "3")
+    assert answer.code == 2
+    lines = answer.stdout.splitlines()
+    base = package.relative_to(venv)
+    size = len("VERSION = '3.1'\n")
+    assert f"changed: {base}/__init__.py ({size} -> {size} bytes)" not in lines
+    assert f"changed: {base}/__init__.py (content)" in lines
+    assert f"changed: {base}/server.py (mode 0644 -> 0600)" in lines
+    assert "changed: bin/python3 (target python -> elsewhere)" in lines
+    assert "changed: bin/activate (it was a file and is a directory)" in lines
+    assert "missing: pyvenv.cfg" in lines
+    assert "extra: new" in lines
+    told = json.loads(upgrade.run("verify", "3", "--json").stdout)
+    assert not told["identical"]
+    if os.geteuid() == 0:
+        os.chown(package / "server.py", 1234, 1234)
+        assert "owner 0:0 -> 1234:1234" in upgrade.run("verify", "3").stdout
