@@ -268,24 +268,30 @@ def _line(entry: Entry) -> str:
     return f'[{quoted},"{kind}",{mode},{uid},{gid},{size},{mtime},{ctime},{device},{inode},"{digest}",{aim}]'
 
 
-def _checksum(head: Mapping[str, Any], body: Iterable[bytes]) -> str:
+def _checksum(head: Mapping[str, Any], body: bytes | bytearray) -> str:
     hasher = blake3(json.dumps(head, sort_keys=True).encode())
-    for piece in body:
-        hasher.update(piece)
+    hasher.update(body)
     return hasher.hexdigest()
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write it whole or not at all."""
-    write_file(path, manifest_bytes(manifest))
+    write_file(path, _written(manifest))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The file, with a checksum by which a torn or edited one is recognised."""
-    body = list(_array(manifest.entries[key] for key in sorted(manifest.entries)))
+    return bytes(_written(manifest))
+
+
+def _written(manifest: Manifest) -> bytearray:
+    data = bytearray()
+    for piece in _array(manifest.entries[key] for key in sorted(manifest.entries)):
+        data += piece
     head = {"schema": SCHEMA, "digest": manifest.digest, "entries": len(manifest.entries)}
-    line = json.dumps({**head, "checksum": _checksum(head, body)})
-    return b"".join([line.encode("ascii"), b"\n", *body])
+    line = json.dumps({**head, "checksum": _checksum(head, data)})
+    data[:0] = line.encode("ascii") + b"\n"
+    return data
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -306,7 +312,7 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         head: dict[str, Any] = json.loads(line)
         _check_schema(path, head["schema"])
         checksum, digest, count = head.pop("checksum"), head["digest"], head["entries"]
-        if checksum != _checksum(head, [body]):
+        if checksum != _checksum(head, body):
             raise StoreError(f"the manifest {path} is damaged: its checksum does not fit its lines")
         with _no_collections():
             entries = {values[0]: Entry._make(values) for values in json.loads(body)}
