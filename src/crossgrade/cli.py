@@ -70,19 +70,29 @@ def wrong_options_message(error: ParseError) -> str:
 
 
 # invoke has positional arguments that must be given and options, but no positional argument that may be left out.
-_OPTIONAL_POSITIONAL = {"verify": "--generation", "export": "--generation"}
-_TAKES_VALUE = ("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars")
+# For each such command the option that stands for it, and the words that it may be: none for any whole number.
+_OPTIONAL_POSITIONAL: dict[str, tuple[str, tuple[str, ...]]] = {
+    "verify": ("--generation", ()),
+    "export": ("--generation", ()),
+    "bench": ("--what", ("store",)),
+}
+_TAKES_VALUE = (
+    *("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars"),
+    *("--what", "--tree", "--gigabytes"),
+)
 
 
 def with_options(argv: Sequence[str]) -> list[str]:
     """The arguments with `verify 2` written out as `verify --generation 2`, which is how invoke can read it."""
     written: list[str] = []
     option = ""
+    words: tuple[str, ...] = ()
     for word in argv:
-        if option and word.isdecimal() and written[-1] not in _TAKES_VALUE:
+        is_value = bool(written) and written[-1] in _TAKES_VALUE
+        if option and not is_value and (word in words if words else word.isdecimal()):
             written.append(option)
-        elif not word.startswith("-") and (not written or written[-1] not in _TAKES_VALUE):
-            option = _OPTIONAL_POSITIONAL.get(word, "")
+        elif not is_value and not word.startswith("-"):
+            option, words = _OPTIONAL_POSITIONAL.get(word, ("", ()))
         written.append(word)
     return written
 

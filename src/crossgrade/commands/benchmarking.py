@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crossgrade.commands.common import existing_store, guarded, request_from
 from crossgrade.engine.request import Request
-from crossgrade.errors import CrossgradeError, ExitCode
+from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 
@@ -46,9 +47,19 @@ class Timing:
         return statistics.median(self.seconds)
 
 
-def bench_command(*, playbook: str, root: str) -> int:
-    """Measure on the store that an upgrade has left. Leaves the active generation as it was."""
-    return guarded(lambda: _bench(request_from({"playbook": playbook, "root": root}, "bench")))
+def bench_command(options: Mapping[str, Any]) -> int:
+    """Measure on the store that an upgrade has left, and leave the active generation as it was; or `bench store`."""
+    if not options["what"]:
+        return guarded(lambda: _bench(request_from(options, "bench")))
+    if options["what"] == "store":
+        from crossgrade.commands.bench_store import bench_store
+
+        return guarded(lambda: bench_store(options))
+    return guarded(lambda: _unknown(options["what"]))
+
+
+def _unknown(what: str) -> int:
+    raise WrongOptionsError(f"--what {what}: nothing is measured by that name", remedy="Say `bench` or `bench store`.")
 
 
 def _bench(request: Request) -> int:
@@ -59,7 +70,7 @@ def _bench(request: Request) -> int:
             "bench needs a store with an activated candidate", remedy="Run `crossgrade upgrade` first."
         )
     terminal = Terminal(sys.stdout)
-    terminal.write([Line(f"machine: {_machine()}; medians of {REPEATS}")])
+    terminal.write([Line(f"machine: {machine_name()}; medians of {REPEATS}")])
     options = ["--root", str(request.root), "--playbook", str(request.playbook)]
     program = _program("crossgrade")
     rows = [
@@ -126,7 +137,7 @@ def _peers(tasks: int) -> list[tuple[Timing, str]]:
     return [(version, "crossgrade --version"), (checking, "crossgrade plan, nothing to do")]
 
 
-def _machine() -> str:
+def machine_name() -> str:
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from crossgrade.commands.declaring import command, leave
+from crossgrade.commands.declaring import command, leave, options_of
 
 
 @command("test")
@@ -24,11 +24,18 @@ def lint(context: Context, fix: bool = False) -> None:  # noqa: ARG001 - invoke 
 
 
 @command("bench")
-def bench(context: Context, playbook: str = "", root: str = "") -> None:  # noqa: ARG001 - invoke hands it a context
-    """Measure plan, rollback and start-up on this machine, beside peers."""
+def bench(
+    context: Context,
+    what: str = "",
+    playbook: str = "",
+    root: str = "",
+    tree: str = "",
+    gigabytes: str = "1",
+) -> None:
+    """Measure plan, rollback and start-up on this machine beside peers, or with `bench store` the store."""
     from crossgrade.commands.benchmarking import bench_command
 
-    leave(bench_command(playbook=playbook, root=root))
+    leave(bench_command(options_of(locals())))
 
 
 @command("docs")

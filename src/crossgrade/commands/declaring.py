@@ -44,6 +44,9 @@ _HELP = {
     "detach": "Go on in a process of its own, without a terminal.",
     "keep": "How many of the newest generations to keep beside the active one, its predecessor and the backup.",
     "generation": "The generation (default: the active one).",
+    "what": "What to measure: `store` for the store on a large tree (default: the commands).",
+    "tree": "bench store: a venv, of which a copy is measured (default: one is made, once).",
+    "gigabytes": "bench store: how large a venv to make, in 10^9 bytes (default: 1).",
     "full": "Read every byte again, also of files whose size and times are as recorded.",
     "slow": "Also the tests that download much or take long.",
     "faults": "The fault injection in full, and nothing else; with --slow, every test there is.",
@@ -68,7 +71,7 @@ class CommandTask(Task[Callable[..., None]]):
         options: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if name in _SHORT:
             options["names"].append(_SHORT[name])
-        if name in ("to", "keep", "generation", "level", "one", "other", "confirm_within"):
+        if name in ("to", "keep", "generation", "level", "one", "other", "confirm_within", "gigabytes"):
             options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
         return options
 

@@ -28,7 +28,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_file(path: Path, data: bytes | bytearray, mode: int = 0o600) -> None:
     """Replace the file by these bytes in one step; a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import deque
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Event
+from typing import NamedTuple
 
 from blake3 import blake3
 
 from crossgrade.errors import StoreError
 
-# A piece fits into a core's own cache: it is hashed from there, not from main memory.
-_PIECE = 1 << 20
+# A piece stays in a core's own cache (1 MiB on current ones), from which it is hashed.
+_PIECE = 1 << 18
 _SMALL = 1 << 16
+_LARGE = 1 << 20
+_BATCH = 32
+_CORES = os.cpu_count() or 1
 # NONBLOCK: should a FIFO have taken the file's place meanwhile, opening it must not wait for a writer.
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WAIT = "Find out what writes into it (an installation?), wait for its end, and run again."
@@ -42,34 +48,32 @@ def unreadable(path: str, error: OSError) -> StoreError:
     )
 
 
-def same_file(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether nothing was done to a file between the two: the kernel sets ctime at every change."""
-    return (
-        one.st_ctime_ns == other.st_ctime_ns
-        and one.st_mtime_ns == other.st_mtime_ns
-        and one.st_size == other.st_size
-        and one.st_ino == other.st_ino
-        and one.st_dev == other.st_dev
-    )
+class Found(NamedTuple):
+    """A regular file as it was found: the kernel sets ctime at every change, and another file has another inode."""
+
+    path: str
+    size: int
+    ctime_ns: int
+    inode: int
 
 
 def hash_file(path: str) -> str:
     """BLAKE3 of a regular file's bytes, in hex. Raises StoreError when it cannot be read or changes meanwhile."""
     try:
-        before = os.lstat(path)
+        status = os.lstat(path)
     except OSError as error:
         raise unreadable(path, error) from error
-    if not stat.S_ISREG(before.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise StoreError(f"{path} is not a regular file")
-    return _digest(path, before, bytearray(min(_PIECE, before.st_size + 1)))
+    return _digest(path, Found(path, status.st_size, status.st_ctime_ns, status.st_ino), bytearray(_PIECE))
 
 
-def _digest(path: str, before: os.stat_result, piece: bytearray) -> str:
-    """`before` is what the file was when it was found; `piece` is room to read into."""
+def _digest(path: str, found: Found, piece: bytearray) -> str:
+    """`piece` is room to read into."""
     try:
         descriptor = os.open(path, _OPEN)
         try:
-            if before.st_size <= _SMALL:
+            if found.size <= _SMALL:
                 digest = blake3(os.read(descriptor, _SMALL + 1)).hexdigest()
             else:
                 hasher = blake3()
@@ -82,34 +86,68 @@ def _digest(path: str, before: os.stat_result, piece: bytearray) -> str:
             os.close(descriptor)
     except OSError as error:
         raise unreadable(path, error) from error
-    if not same_file(before, after):
+    if (after.st_size, after.st_ctime_ns, after.st_ino) != found[1:]:
         raise changed_while_read(path)
     return digest
 
 
-def hash_files(base: str, files: Iterable[tuple[str, os.stat_result]]) -> dict[str, str]:
-    """BLAKE3, in hex, of files below `base`, by relative path. Each comes with what lstat said of it before.
+def hash_files(base: str, files: Iterable[Found]) -> dict[str, str]:
+    """BLAKE3, in hex, of files below `base`, by path relative to it.
 
-    Raises StoreError, which names the file, for one that cannot be read, has vanished, or changed since.
+    `files` may come slowly, as a tree is searched: large ones are read meanwhile, small ones when all are known.
+    Raises StoreError, which names the file, for one that cannot be read, has vanished, or changed since it was found.
     """
-    todo = deque(sorted(files, key=lambda file: -file[1].st_size))
     digests: dict[str, str] = {}
+    work: SimpleQueue[Sequence[Found]] = SimpleQueue()
+    stop = Event()
 
-    def work() -> None:
+    def read_files() -> None:
         piece = bytearray(_PIECE)
         try:
-            while True:
-                path, status = todo.popleft()
-                digests[path] = _digest(f"{base}/{path}", status, piece)
-        except IndexError:
-            return  # nothing is left
+            while batch := work.get():
+                for found in batch:
+                    if stop.is_set():
+                        return
+                    digests[found.path] = _digest(f"{base}/{found.path}", found, piece)
+        except BaseException:
+            stop.set()
+            raise
 
-    workers = min(os.cpu_count() or 1, len(todo))
-    if workers:
-        with ThreadPoolExecutor(max_workers=workers) as pool:
-            try:
-                for done in [pool.submit(work) for _ in range(workers)]:
-                    done.result()
-            finally:
-                todo.clear()  # after a failure, or a signal to us, the others stop too
+    readers: list[Future[None]] = []
+    small: list[Found] = []
+    with ThreadPoolExecutor(max_workers=_CORES) as pool:
+        try:
+            for found in files:
+                if not readers:
+                    readers = [pool.submit(read_files) for _ in range(_CORES)]
+                if found.size < _LARGE:
+                    small.append(found)
+                else:
+                    work.put((found,))
+            _put_rest(work, small)
+        except BaseException:
+            stop.set()  # also after a signal to us: the threads stop after the file at hand
+            raise
+        finally:
+            for _ in readers:
+                work.put(())
+        for reader in readers:
+            reader.result()
     return digests
+
+
+def _put_rest(work: SimpleQueue[Sequence[Found]], small: list[Found]) -> None:
+    """Everything is known now: what nobody has begun is put in order, the largest first."""
+    large: list[Found] = []
+    with suppress(Empty):
+        while True:
+            large += work.get_nowait()
+    for found in sorted(large, key=_largest_first):
+        work.put((found,))
+    small.sort(key=_largest_first)
+    for start in range(0, len(small), _BATCH):
+        work.put(small[start : start + _BATCH])
+
+
+def _largest_first(found: Found) -> int:
+    return -found.size

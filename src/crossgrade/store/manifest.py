@@ -14,12 +14,15 @@ are written as Python's surrogate escapes.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,8 +30,8 @@ from blake3 import blake3
 
 from crossgrade.errors import StoreError
 from crossgrade.store.atomic import write_file
+from crossgrade.store.hashing import Found, hash_files, unreadable
 from crossgrade.store.hashing import hash_file as hash_file
-from crossgrade.store.hashing import hash_files, unreadable
 
 SCHEMA = 2
 EntryType = Literal["file", "directory", "link", "other"]
@@ -37,6 +40,9 @@ _BYTECODE_FOLDER = "__pycache__"
 # Nanoseconds in which two changes may get the same ctime: the kernel's clock moves on at each of 100 to 1000
 # ticks a second. Filesystems that keep whole seconds (ext4 with inodes of 128 bytes) show it by their zeros.
 _TICK = 20_000_000
+_TYPE_BITS = 0o170000  # S_IFMT
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ROWS_AT_ONCE = 1000
 _SECOND = 1_000_000_000
 _COARSE_TICK = 2 * _SECOND
 _RACY = -1  # the ctime that is recorded for a file that cannot be trusted: no file has it
@@ -109,24 +115,33 @@ class Comparison:
 
 
 def _scan(root: Path) -> Iterator[tuple[str, os.stat_result, str]]:
-    """(relative path, lstat, link target) of every entry below root, not following links. Raises StoreError."""
+    """(relative path, lstat, link target) of every entry below root, not following links. Raises StoreError.
+
+    Each folder is read through its descriptor: the kernel need not walk the whole path for each entry.
+    """
     pending = [("", str(root))]
     while pending:
-        prefix, place = pending.pop()
+        prefix, folder = pending.pop()
+        name = ""
         try:
-            with os.scandir(place) as entries:
-                for entry in entries:
-                    place = entry.path
-                    path = prefix + entry.name
-                    status = entry.stat(follow_symlinks=False)
-                    target = ""
-                    if stat.S_ISDIR(status.st_mode):
-                        pending.append((f"{path}/", place))
-                    elif stat.S_ISLNK(status.st_mode):
-                        target = os.readlink(place)  # noqa: PTH115 - str paths from scandir, in a hot loop
-                    yield path, status, target
+            descriptor = os.open(folder, _OPEN_FOLDER)
+            try:
+                with os.scandir(descriptor) as entries:
+                    for entry in entries:
+                        name = entry.name
+                        path = prefix + name
+                        status = entry.stat(follow_symlinks=False)
+                        kind = status.st_mode & _TYPE_BITS
+                        target = ""
+                        if kind == stat.S_IFDIR:
+                            pending.append((f"{path}/", f"{folder}/{name}"))
+                        elif kind == stat.S_IFLNK:
+                            target = os.readlink(name, dir_fd=descriptor)
+                        yield path, status, target
+            finally:
+                os.close(descriptor)
         except OSError as error:
-            raise unreadable(place, error) from error
+            raise unreadable(f"{folder}/{name}" if name else folder, error) from error
 
 
 def _type_of(mode: int) -> EntryType:
@@ -166,30 +181,58 @@ def _is_racy(ctime_ns: int, read_from_ns: int) -> bool:
     return ctime_ns >= read_from_ns - (_COARSE_TICK if coarse else _TICK)
 
 
-def _read_tree(root: Path, known: Mapping[str, Entry]) -> tuple[dict[str, Entry], int]:
-    """Every entry of a tree, and how many bytes were read. What `known` has unchanged is the same object here."""
+class _Tree(NamedTuple):
+    """What a tree holds: the very entries that were known and are unchanged, all others, and the bytes read."""
+
+    unchanged: list[Entry]
+    others: dict[str, Entry]
+    bytes_read: int
+
+
+def _read_tree(root: Path, known: Mapping[str, Entry]) -> _Tree:
     began = time.time_ns()
-    entries: dict[str, Entry] = {}
-    to_read: list[tuple[str, os.stat_result]] = []
-    for path, status, target in _scan(root):
-        if not stat.S_ISREG(status.st_mode):
-            entries[path] = _entry(path, status, target=target)
-            continue
-        before = known.get(path)
-        if before is not None and before.type == "file" and _quick_same(before, status):
-            entries[path] = before
-        else:
-            to_read.append((path, status))
-    digests = hash_files(str(root), to_read)
-    for path, status in to_read:
-        entries[path] = _entry(path, status, digests[path], racy=_is_racy(status.st_ctime_ns, began))
-    return entries, sum(status.st_size for _, status in to_read)
+    unchanged: list[Entry] = []
+    others: dict[str, Entry] = {}
+
+    def search() -> Iterator[Found]:
+        for path, status, target in _scan(root):
+            if status.st_mode & _TYPE_BITS != stat.S_IFREG:
+                others[path] = _entry(path, status, target=target)
+                continue
+            before = known.get(path)
+            if before is not None and before.type == "file" and _quick_same(before, status):
+                unchanged.append(before)
+            else:
+                others[path] = entry = _entry(path, status, racy=_is_racy(status.st_ctime_ns, began))
+                yield Found(path, entry.size, status.st_ctime_ns, entry.inode)
+
+    digests = hash_files(str(root), search())
+    bytes_read = 0
+    for path, digest in digests.items():
+        others[path] = entry = Entry._make((*others[path][:10], digest, ""))
+        bytes_read += entry.size
+    return _Tree(unchanged, others, bytes_read)
 
 
 def digest_of(entries: Mapping[str, Entry]) -> str:
     """BLAKE3 over path, type, mode, owner, size, content and link target of every entry, in order of path."""
-    rows = (_content(entries[path]) for path in sorted(entries))
-    return blake3(_array(rows)).hexdigest()
+    hasher = blake3()
+    paths = iter(sorted(entries))
+    while rows := [_content(entries[path]) for path in islice(paths, _ROWS_AT_ONCE)]:
+        hasher.update(json.dumps(rows).encode("ascii"))
+    return hasher.hexdigest()
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Hundreds of thousands of objects are made and none is a cycle: looking for cycles would double the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def build_manifest(root: Path, *, known: Manifest | None = None) -> Manifest:
@@ -197,20 +240,35 @@ def build_manifest(root: Path, *, known: Manifest | None = None) -> Manifest:
 
     Raises StoreError, which names the file, for what cannot be read, vanishes, or changes meanwhile.
     """
-    entries, _ = _read_tree(root, known.entries if known else {})
-    return Manifest(entries, digest_of(entries))
+    with _no_collections():
+        tree = _read_tree(root, known.entries if known else {})
+        entries = tree.others
+        entries.update((entry.path, entry) for entry in tree.unchanged)
+        return Manifest(entries, digest_of(entries))
 
 
 # ---- on disk
 
 
-def _array(rows: Iterable[tuple[Any, ...]]) -> bytes:
-    encode = json.JSONEncoder(separators=(",", ":")).encode
-    lines = ",\n".join(map(encode, rows))
-    return f"[\n{lines}\n]\n".encode("ascii")
+def _array(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """A JSON array with one entry a line, in pieces: a second copy of it all would be most of the memory used."""
+    yield b"["
+    before = "\n"
+    entries = iter(entries)
+    while lines := ",\n".join(map(_line, islice(entries, _ROWS_AT_ONCE))):
+        yield (before + lines).encode("ascii")
+        before = ",\n"
+    yield b"\n]\n"
 
 
-def _checksum(head: Mapping[str, Any], body: bytes) -> str:
+def _line(entry: Entry) -> str:
+    """An entry as JSON; written out, because the encoder of the library takes four times as long."""
+    path, kind, mode, uid, gid, size, mtime, ctime, device, inode, digest, target = entry
+    quoted, aim = json.dumps(path), json.dumps(target) if target else '""'
+    return f'[{quoted},"{kind}",{mode},{uid},{gid},{size},{mtime},{ctime},{device},{inode},"{digest}",{aim}]'
+
+
+def _checksum(head: Mapping[str, Any], body: bytes | bytearray) -> str:
     hasher = blake3(json.dumps(head, sort_keys=True).encode())
     hasher.update(body)
     return hasher.hexdigest()
@@ -218,15 +276,22 @@ def _checksum(head: Mapping[str, Any], body: bytes) -> str:
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write it whole or not at all."""
-    write_file(path, manifest_bytes(manifest))
+    write_file(path, _written(manifest))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The file, with a checksum by which a torn or edited one is recognised."""
-    body = _array(manifest.entries[key] for key in sorted(manifest.entries))
+    return bytes(_written(manifest))
+
+
+def _written(manifest: Manifest) -> bytearray:
+    data = bytearray()
+    for piece in _array(manifest.entries[key] for key in sorted(manifest.entries)):
+        data += piece
     head = {"schema": SCHEMA, "digest": manifest.digest, "entries": len(manifest.entries)}
-    line = json.dumps({**head, "checksum": _checksum(head, body)})
-    return line.encode("ascii") + b"\n" + body
+    line = json.dumps({**head, "checksum": _checksum(head, data)})
+    data[:0] = line.encode("ascii") + b"\n"
+    return data
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -249,7 +314,8 @@ def parse_manifest(data: bytes, path: Path) -> Manifest:
         checksum, digest, count = head.pop("checksum"), head["digest"], head["entries"]
         if checksum != _checksum(head, body):
             raise StoreError(f"the manifest {path} is damaged: its checksum does not fit its lines")
-        entries = {values[0]: Entry._make(values) for values in json.loads(body)}
+        with _no_collections():
+            entries = {values[0]: Entry._make(values) for values in json.loads(body)}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise StoreError(f"the manifest {path} is damaged: {error!r}") from error
     if len(entries) != count:
@@ -280,18 +346,19 @@ def compare(manifest: Manifest, root: Path, *, full: bool) -> Comparison:
     StoreError, which names the file, for what cannot be read, vanishes, or changes meanwhile.
     """
     before = manifest.entries
-    now, bytes_read = _read_tree(root, {} if full else before)
-    changed = sorted(
-        path
-        for path, entry in now.items()
-        if (recorded := before.get(path)) is not None and recorded is not entry and not recorded.same_content(entry)
-    )
-    missing = sorted(before.keys() - now.keys())
-    more = sorted(now.keys() - before.keys())
+    with _no_collections():
+        tree = _read_tree(root, {} if full else before)
+    now = tree.others
+    recorded = {path: before[path] for path in now if path in before}
+    changed = sorted(path for path, entry in recorded.items() if not entry.same_content(now[path]))
+    missing: list[str] = []
+    if len(tree.unchanged) + len(recorded) < len(before):
+        missing = sorted(before.keys() - recorded.keys() - {entry.path for entry in tree.unchanged})
+    more = sorted(now.keys() - recorded.keys())
     bytecode = [path for path in more if _is_bytecode(path, now[path])]
     extra = [path for path in more if not _is_bytecode(path, now[path])]
-    files = sum(entry.type == "file" for entry in now.values())
-    return Comparison(tuple(changed), tuple(missing), tuple(extra), tuple(bytecode), files, bytes_read)
+    files = len(tree.unchanged) + sum(entry.type == "file" for entry in now.values())
+    return Comparison(tuple(changed), tuple(missing), tuple(extra), tuple(bytecode), files, tree.bytes_read)
 
 
 def _is_bytecode(path: str, entry: Entry) -> bool:

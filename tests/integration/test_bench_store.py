@@ -1,0 +1,76 @@
+"""`bench store` on a tiny venv: every row is there, nothing is left behind, and the tree is as it was."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.commands import CHECKOUT, PROGRAM, crossgrade, snapshot
+
+from crossgrade.cli import with_options
+
+ROWS = (
+    *("blake3, ", "cp -a ", "sha256sum", "cp -a, then sha256sum", "tar | cat", "cp -al", "tar | zstd -1"),
+    *("crossgrade upgrade: adopt + manifest", "crossgrade verify, nothing changed", "crossgrade verify --full"),
+    *("crossgrade export", "crossgrade rollback", "machine: ", "page cache: "),
+    *("adopt + manifest / fastest full hash pass, cold", "cp -a and sha256sum / adopt + manifest", "export, peak"),
+)
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    uv = str(PROGRAM.with_name("uv"))
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv")], check=True)
+    for number in range(300):
+        (tmp_path / "venv" / "lib" / f"module{number}.py").write_text(f"number = {number}\n" * number)
+    return tmp_path / "venv"
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="zstd is a peer")
+@pytest.mark.parametrize("program", ["crossgrade", "invoke"])
+def test_every_row_is_printed(tmp_path: Path, venv: Path, program: str) -> None:
+    before = snapshot(venv)
+    argv = [str(PROGRAM.with_name(program)), "bench", "store", "--tree", str(venv), "--root", str(tmp_path / "bench")]
+    (tmp_path / "tasks.py").write_text((CHECKOUT / "tasks.py").read_text())
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for row in ROWS:
+        assert row in done.stdout, row
+    files = sum(path.is_file() and not path.is_symlink() for path in venv.rglob("*"))
+    assert f"{files} files" in done.stdout
+    assert snapshot(venv) == before
+    assert list((tmp_path / "bench").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--what", "nothing"], "nothing is measured by that name"),
+        (["store", "--gigabytes", "many"], "--gigabytes needs a number"),
+        (["store", "--gigabytes", "-1"], "--gigabytes needs a number"),
+        (["store", "--tree", "/etc"], "not a venv"),
+    ],
+)
+def test_wrong_calls_of_bench(tmp_path: Path, arguments: list[str], words: str) -> None:
+    answer = crossgrade("bench", *arguments, "--root", tmp_path, cwd=tmp_path)
+    assert (answer.code, words in answer.stderr) == (5, True), answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("bench store", "bench --what store"),
+        ("bench store --root x", "bench --what store --root x"),
+        ("bench --root x store", "bench --root x --what store"),
+        ("bench --root store", "bench --root store"),
+        ("bench", "bench"),
+        ("bench 2", "bench 2"),
+        ("verify store", "verify store"),
+        ("verify 2", "verify --generation 2"),
+    ],
+)
+def test_a_word_that_may_be_left_out(given: str, written: str) -> None:
+    assert with_options(given.split()) == written.split()
