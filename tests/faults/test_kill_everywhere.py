@@ -11,14 +11,14 @@ import random
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.commands import Answer, snapshot
+from tests.support.commands import Answer
+from tests.support.interruptions import each, nothing_left, recovered, whole
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 from tests.support.tally import Tally
 
@@ -53,44 +53,6 @@ def killed(upgrade: SmallUpgrade, command: str, point: str) -> Answer:
     return answer
 
 
-def nothing_left(upgrade: SmallUpgrade) -> None:
-    deadline = time.monotonic() + 10
-    while left := upgrade.left_over():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
-
-
-def whole(upgrade: SmallUpgrade) -> str:
-    """The outcome, after making sure that the software of that environment is what runs."""
-    outcome = upgrade.outcome()
-    assert upgrade.version() == {"old": "1.0", "new": "2.0"}[outcome]
-    return outcome
-
-
-def recovered(upgrade: SmallUpgrade, command: str) -> None:
-    """The recovery does its work, and a second one finds nothing left to do."""
-    answer = upgrade.run(command, "--json")
-    # a run that had not begun yet, or had ended already, leaves nothing that a rollback could go back from
-    assert answer.code == 0 or (command == "rollback" and answer.code == 1), answer.stderr
-    outcome = whole(upgrade)
-    assert outcome == ("new" if command == "upgrade" else "old")
-    assert upgrade.status()["interrupted"] is None
-    if command == "rollback":
-        assert (upgrade.root / "files" / "settings").read_text() == "port = 1\n" or answer.code == 0
-    before = snapshot(upgrade.root)
-    again = upgrade.run(command, "--json")
-    if command == "upgrade":
-        assert again.code == 0
-        assert again.recap["changed"] == 0
-        assert not again.of_kind("recovered")
-    else:
-        assert again.code == 1, "there was still something to go back from"
-        after = snapshot(upgrade.root)
-        changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-        assert changed <= {"store", "store/lock"}  # the lock was held, and SQLite had files beside the journal
-    assert whole(upgrade) == outcome
-
-
 def interrupt(folder: Path, interruption: Interruption, tally: Tally) -> None:
     upgrade = make_small_upgrade(folder)
     outcome = "lost"
@@ -109,22 +71,8 @@ def interrupt(folder: Path, interruption: Interruption, tally: Tally) -> None:
     shutil.rmtree(folder)
 
 
-def carry_out(
-    folder: Path, interruptions: Iterable[Interruption], tally: Tally, act: Callable[..., None] = interrupt
-) -> None:
-    """Make all of them, as many at once as there are processors; report every one that went wrong."""
-    wrong: list[str] = []
-
-    def one(numbered: tuple[int, Interruption]) -> None:
-        number, interruption = numbered
-        try:
-            act(folder / str(number), interruption, tally)
-        except (AssertionError, OSError, subprocess.SubprocessError, KeyError) as error:
-            wrong.append(f"{interruption} (kept in {folder / str(number)}): {type(error).__name__}: {error}")
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(one, enumerate(interruptions)))
-    assert not wrong, "\n\n".join(wrong)
+def carry_out(folder: Path, interruptions: Iterable[Interruption], tally: Tally) -> None:
+    each(folder, interruptions, lambda place, interruption: interrupt(place, interruption, tally))
 
 
 def first_points(folder: Path) -> list[str]:
@@ -217,4 +165,4 @@ def test_any_moment(tmp_path: Path, tally: Tally) -> None:
     dice = random.Random(3)  # noqa: S311 - the same moments in every run of the tests
     moments = [f"{dice.uniform(0.3, 2.0):.3f}" for _ in range(100)]
     interruptions = [Interruption(moment, ("rollback", "upgrade")[number % 2]) for number, moment in enumerate(moments)]
-    carry_out(tmp_path, interruptions, tally, killed_after)
+    each(tmp_path, interruptions, lambda place, interruption: killed_after(place, interruption, tally))
