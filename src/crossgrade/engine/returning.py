@@ -18,6 +18,7 @@ from crossgrade.engine.records import OPEN_STATES
 from crossgrade.engine.request import Request
 from crossgrade.engine.rollback import recover, restart_service, turn
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
+from crossgrade.store.atomic import make_folder
 from crossgrade.store.confirmation import (
     Confirmation,
     Instant,
@@ -163,7 +164,7 @@ def _go_back(request: Request, journal: Journal, confirmation: Confirmation, eve
         return
     run_id = new_run_id()
     journal.begin_run(run_id, RETURN, request.to_journal())
-    store.run_folder(run_id).mkdir(mode=0o700, exist_ok=True)
+    make_folder(store.run_folder(run_id), 0o700)
     summary = f"{confirmation.returning}: generation {confirmation.generation} -> {target}"
     try:
         if interrupted is not None:

@@ -14,6 +14,7 @@ from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.jsontype import JSON
 from crossgrade.store.activation import switch
+from crossgrade.store.atomic import make_folder
 from crossgrade.store.confirmation import read_confirmation
 from crossgrade.store.lock import hold
 from crossgrade.store.watcher import disarm
@@ -28,10 +29,12 @@ def rollback(request: Request, events: Events, *, to: int | None) -> int:
     to go back to, CrossgradeError with exit code 6 when an interrupted run cannot be undone.
     """
     from crossgrade.engine.returning import finish_overdue
+    from crossgrade.store.reserve import release_reserve
 
     store = request.store
     if not store.exists:
         raise StoreError(f"there is no store at {store.root}", remedy="Run `crossgrade upgrade` first, or give --root.")
+    release_reserve(store)  # before SQLite opens its files: they need room
     with (
         hold(store.lock_path, "crossgrade rollback"),
         undisturbed(),
@@ -112,7 +115,7 @@ def turn(
     active = store.active()
     run_id = new_run_id()
     journal.begin_run(run_id, command, request.to_journal())
-    store.run_folder(run_id).mkdir(mode=0o700, exist_ok=True)
+    make_folder(store.run_folder(run_id), 0o700)
     events.emit("run_started", run=run_id, command=command, playbook=str(request.playbook), store=str(store.root))
     undo: dict[str, JSON] = {"previous": active, "generation": target, "restart": list(restart)}
     by_hand = [f"ln -sfn {store.venv(active)} {store.active_link}"] if active else []
@@ -149,7 +152,7 @@ def restart_service(request: Request, run_id: str, command: Sequence[str], targe
     from crossgrade.process import run_process
 
     folder = request.store.run_folder(run_id)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_folder(folder, 0o700)
     completed = run_process(command, env=process_environment(), timeout=RESTART_SECONDS, log=folder / "restart.log")
     if not completed.succeeded:
         error = CrossgradeError(

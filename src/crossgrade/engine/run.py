@@ -29,8 +29,10 @@ from crossgrade.engine.undo import Recovery, UndoResult
 from crossgrade.engine.view import Machine, lock_from_json
 from crossgrade.engine.walk import HostFailed
 from crossgrade.errors import CrossgradeError, ExitCode
+from crossgrade.store.atomic import make_folder
 from crossgrade.store.layout import Store
 from crossgrade.store.lock import hold
+from crossgrade.store.reserve import keep_reserve
 
 Observe = Callable[[], Mapping[str, Any]]
 Confirm = Callable[[SavedPlan], bool]
@@ -70,6 +72,7 @@ def upgrade(
         interruptible(),
         opened_journal(store, create=True) as journal,
     ):
+        keep_reserve(store)
         return _locked(prepared, journal, events, observe, confirm, saved, resume, show_plan, write_report)
 
 
@@ -175,7 +178,7 @@ class _Run:
 
     def _begin(self) -> None:
         request = self.prepared.request
-        self.store.run_folder(self.run_id).mkdir(mode=0o700, exist_ok=True)
+        make_folder(self.store.run_folder(self.run_id), 0o700)
         self.events.emit(
             "run_started",
             run=self.run_id,

@@ -16,6 +16,7 @@ from crossgrade.engine.view import Machine, TaskView
 from crossgrade.errors import CrossgradeError
 from crossgrade.modules import NAMES, load_module
 from crossgrade.modules.contract import Module
+from crossgrade.store.reserve import release_reserve
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Recovery:
         not stop the others: each that works brings the machine nearer to what it was.
         """
         result = UndoResult()
+        release_reserve(self.machine.store)
         # on a full disk: an undo may be repeated, but not left out
         with suppress(JournalUnusableError):
             self.journal.begin_rollback(self.run_id)

@@ -19,7 +19,7 @@ from crossgrade.jsontype import JSON
 from crossgrade.modules.contract import ApplyContext
 from crossgrade.modules.files import Entry, entry_at, file_digest
 from crossgrade.modules.moving import copy_whole, move
-from crossgrade.store.atomic import sync_directory
+from crossgrade.store.atomic import make_folder, sync_directory
 from crossgrade.store.layout import remove_path
 
 SHOWN_PATHS = 3
@@ -28,7 +28,7 @@ SHOWN_PATHS = 3
 def undo_folder(context: ApplyContext) -> Path:
     """Where a run keeps what it replaces: its own folder in the store, readable by its owner only."""
     folder = context.log_directory / "undo"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, 0o700)
     return folder
 
 

@@ -28,6 +28,18 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder and those above it that are missing, each durably; harmless when it is there.
+
+    A file that is synced inside of a new folder is lost all the same when the folder's own name was not.
+    """
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(mode=mode, exist_ok=True)
+    sync_directory(path.parent)
+
+
 def write_file(path: Path, data: bytes | bytearray, mode: int = 0o600) -> None:
     """Replace the file by these bytes in one step; a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")

@@ -23,7 +23,7 @@ from typing import Any
 from crossgrade.errors import StoreError
 from crossgrade.gates.verdict import Verdict
 from crossgrade.jsontype import JSON
-from crossgrade.store.atomic import sync_directory, write_json
+from crossgrade.store.atomic import make_folder, sync_directory, write_json
 from crossgrade.store.generation import Generation
 
 SCHEMA = 1
@@ -84,10 +84,10 @@ class Store:
 
     def create(self) -> None:
         """Make the store's folders, as private as a server of another user allows. Harmless when they are there."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         self.root.chmod(_PASSABLE)
         for name, mode in _FOLDERS.items():
-            (self.root / name).mkdir(exist_ok=True)
+            make_folder(self.root / name)
             (self.root / name).chmod(mode)
         if not self.exists:
             write_json(self.root / "store.json", {"schema": SCHEMA, "active_link": None})
@@ -161,9 +161,8 @@ class Store:
 
     def write_generation(self, generation: Generation) -> None:
         folder = self.folder(generation.number)
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         folder.chmod(_PASSABLE)
-        sync_directory(folder.parent)
         write_json(folder / "generation.json", generation.to_json())
 
     def remove_generation(self, number: int) -> bool:
@@ -225,7 +224,7 @@ class Store:
 
     def write_verdict(self, number: int, key: str, verdict: Verdict) -> None:
         path = self._verdict_path(number, key)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(path.parent, 0o700)
         write_json(path, verdict.to_json())
 
 
