@@ -27,6 +27,7 @@ from crossgrade.store.manifest import (
     read_manifest,
     write_manifest,
 )
+from crossgrade.store.scanning import count_files
 
 SETTLE_SECONDS = 0.05  # longer than a tick of the kernel's clock: then files can be trusted by their times
 NOT_UTF8 = os.fsdecode(b"lib/caf\xe9 \xff.py")
@@ -283,6 +284,11 @@ def test_what_is_known_is_not_read_again(root: Path) -> None:
             manifest.entries.items()}  # fmt: skip
     again = build_manifest(root, known=Manifest(lied, "")).entries
     assert {entry.digest for entry in again.values()} == {"", "00" * 32}
+
+
+def test_files_are_counted_as_in_the_manifest(root: Path) -> None:
+    manifest = build_manifest(root)
+    assert count_files(root) == (manifest.file_count, manifest.total_bytes)
 
 
 # ---- racy files

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from crossgrade.errors import CrossgradeError
+from crossgrade.store.scanning import count_files
 
 CACHE = Path("~/.cache/crossgrade/bench")
 # Installed in turn until the size is reached. Each step is a real part of such servers.
@@ -29,18 +30,6 @@ _STEPS: tuple[tuple[str, ...], ...] = (
     ("--no-deps", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda12-pjrt"),
     ("--no-deps", "nvidia-cudnn-cu12", "nvidia-cublas-cu12", "nvidia-cusparse-cu12", "nvidia-nccl-cu12"),
 )
-
-
-def size_of(tree: Path) -> tuple[int, int]:
-    """Regular files below the tree, and their bytes."""
-    files = size = 0
-    for folder, _, names in os.walk(tree):
-        for name in names:
-            path = f"{folder}/{name}"
-            if not os.path.islink(path):  # noqa: PTH114 - a str path, for each of very many files
-                files += 1
-                size += os.lstat(path).st_size
-    return files, size
 
 
 def made_tree(folder: Path, gigabytes: float, say: Callable[[str], None]) -> Path:
@@ -63,7 +52,7 @@ def made_tree(folder: Path, gigabytes: float, say: Callable[[str], None]) -> Pat
         say(f"installing {' '.join(step)} into {venv}")
         _uv([uv, "pip", "install", "--quiet", "--no-build", *step], environment)
         installed += step
-        size = size_of(venv)[1]
+        size = count_files(venv)[1]
         if size >= 0.95e9 * gigabytes:
             break
     else:

@@ -38,6 +38,7 @@ from crossgrade.store.archive import archive_name, part_of
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store, remove_path
 from crossgrade.store.manifest import build_manifest, quick_drift, read_manifest, write_manifest
+from crossgrade.store.scanning import count_files
 
 
 @dataclass(frozen=True)
@@ -105,23 +106,13 @@ def _inspect(arguments: Arguments, host: HostView) -> State:
     if isinstance(dists, dict):
         return State(path, host.store, None, number, {name: str(version) for name, version in dists.items()})
     check_adoptable(host.store, path)
-    files, size = count(path) if host.check_mode else (None, 0)
+    files, size = count_files(path) if host.check_mode else (None, 0)
     return State(path, host.store, None, number, versions(path), files, size)
 
 
 def _same_entry(one: Path, other: Path) -> bool:
     """Whether two paths name the same directory entry, however the folders above are written."""
     return one.name == other.name and os.path.realpath(one.parent) == os.path.realpath(other.parent)
-
-
-def count(folder: Path) -> tuple[int, int]:
-    """Files below the folder, and their bytes."""
-    files = size = 0
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            files += 1
-            size += os.lstat(f"{directory}/{name}").st_size
-    return files, size
 
 
 # ---- plan

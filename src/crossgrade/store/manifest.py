@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,8 +31,9 @@ from blake3 import blake3
 
 from crossgrade.errors import StoreError
 from crossgrade.store.atomic import write_file
-from crossgrade.store.hashing import Found, hash_files, unreadable
+from crossgrade.store.hashing import Found, hash_files
 from crossgrade.store.hashing import hash_file as hash_file
+from crossgrade.store.scanning import TYPE_BITS, scan
 
 SCHEMA = 2
 EntryType = Literal["file", "directory", "link", "other"]
@@ -40,8 +42,6 @@ _BYTECODE_FOLDER = "__pycache__"
 # Nanoseconds in which two changes may get the same ctime: the kernel's clock moves on at each of 100 to 1000
 # ticks a second. Filesystems that keep whole seconds (ext4 with inodes of 128 bytes) show it by their zeros.
 _TICK = 20_000_000
-_TYPE_BITS = 0o170000  # S_IFMT
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _ROWS_AT_ONCE = 1000
 _SECOND = 1_000_000_000
 _COARSE_TICK = 2 * _SECOND
@@ -114,36 +114,6 @@ class Comparison:
 # ---- reading a tree
 
 
-def _scan(root: Path) -> Iterator[tuple[str, os.stat_result, str]]:
-    """(relative path, lstat, link target) of every entry below root, not following links. Raises StoreError.
-
-    Each folder is read through its descriptor: the kernel need not walk the whole path for each entry.
-    """
-    pending = [("", str(root))]
-    while pending:
-        prefix, folder = pending.pop()
-        name = ""
-        try:
-            descriptor = os.open(folder, _OPEN_FOLDER)
-            try:
-                with os.scandir(descriptor) as entries:
-                    for entry in entries:
-                        name = entry.name
-                        path = prefix + name
-                        status = entry.stat(follow_symlinks=False)
-                        kind = status.st_mode & _TYPE_BITS
-                        target = ""
-                        if kind == stat.S_IFDIR:
-                            pending.append((f"{path}/", f"{folder}/{name}"))
-                        elif kind == stat.S_IFLNK:
-                            target = os.readlink(name, dir_fd=descriptor)
-                        yield path, status, target
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise unreadable(f"{folder}/{name}" if name else folder, error) from error
-
-
 def _type_of(mode: int) -> EntryType:
     if stat.S_ISREG(mode):
         return "file"
@@ -161,18 +131,12 @@ def _entry(path: str, status: os.stat_result, digest: str = "", target: str = ""
     )  # fmt: skip
 
 
+_STATUS = attrgetter("st_uid", "st_gid", "st_size", "st_mtime_ns", "st_ctime_ns", "st_dev", "st_ino")
+
+
 def _quick_same(entry: Entry, status: os.stat_result) -> bool:
-    """Never for a racy file: no file has its ctime."""
-    return (
-        entry.ctime_ns == status.st_ctime_ns
-        and entry.mtime_ns == status.st_mtime_ns
-        and entry.size == status.st_size
-        and entry.inode == status.st_ino
-        and entry.device == status.st_dev
-        and entry.mode == stat.S_IMODE(status.st_mode)
-        and entry.uid == status.st_uid
-        and entry.gid == status.st_gid
-    )
+    """Never for a racy file: no file has its ctime. One comparison of tuples, because it is made for every file."""
+    return bool(entry[3:10] == _STATUS(status) and entry.mode == stat.S_IMODE(status.st_mode))
 
 
 def _is_racy(ctime_ns: int, read_from_ns: int) -> bool:
@@ -195,8 +159,8 @@ def _read_tree(root: Path, known: Mapping[str, Entry]) -> _Tree:
     others: dict[str, Entry] = {}
 
     def search() -> Iterator[Found]:
-        for path, status, target in _scan(root):
-            if status.st_mode & _TYPE_BITS != stat.S_IFREG:
+        for path, status, target in scan(root):
+            if status.st_mode & TYPE_BITS != stat.S_IFREG:
                 others[path] = _entry(path, status, target=target)
                 continue
             before = known.get(path)
@@ -376,7 +340,7 @@ def quick_drift(manifest: Manifest, root: Path) -> tuple[str, ...]:
     """
     seen: set[str] = set()
     drift: list[str] = []
-    for path, status, target in _scan(root):
+    for path, status, target in scan(root):
         entry = manifest.entries.get(path)
         if entry is None:
             continue  # extras are judged by `compare`
