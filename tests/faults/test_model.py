@@ -160,4 +160,4 @@ def test_short_stories() -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(3600)
 def test_long_stories() -> None:
-    tell_stories(examples=25, steps=20)
+    tell_stories(examples=12, steps=18)

@@ -126,7 +126,7 @@ def sweep(folder: Path, call: str, what: str, tally: Tally, *, children: bool = 
         if not inject(folder / f"{call}-{what}-{when}", Injection(call, what, when, children), tally):
             return count
         count += 1
-        when += 1 + when // (24 if what == "signal=SIGKILL" else 8)  # every one at first, then farther apart
+        when += 1 + when // (12 if what == "signal=SIGKILL" else 4)  # every one at first, then farther apart
     return count
 
 
