@@ -11,6 +11,7 @@ from crossgrade.engine.events import Events
 from crossgrade.engine.plan import PlannedTask, SavedPlan
 from crossgrade.engine.prepare import Prepared, check_all_templates, plan_basis, play_scope, process_environment
 from crossgrade.engine.results import Counts
+from crossgrade.engine.space import IGNORE, missing_room
 from crossgrade.engine.task_runner import RunFiles, TaskRunner
 from crossgrade.engine.view import Machine, lock_to_json
 from crossgrade.engine.walk import HostFailed, Selection, Walk
@@ -87,6 +88,10 @@ def make_plan(
             except CrossgradeError as error:
                 failure = str(error)
             tasks += walk.planned
+    if not failure and not request.extra_vars.get(IGNORE):
+        lacking = missing_room(machine.space)
+        if lacking:
+            failure = f"{lacking}; `crossgrade gc` makes room, --root goes elsewhere, `-e {IGNORE}=true` goes on anyway"
     plan = SavedPlan(
         playbook=str(request.playbook),
         root=str(request.root),

@@ -87,6 +87,8 @@ class TaskRunner:
             return TaskResult("skipped", message=planned.summary, values=planned.values, skipped=True)
         if isinstance(planned, Unchanged):
             return TaskResult("ok", summary=planned.summary, message=planned.summary, values=planned.values)
+        if self.files is None:
+            self.machine.space += planned.space
         if module.effect != "reads" and (self.files is None or in_check_mode):
             return _foreseen(module, planned, in_a_plan=self.files is None)
         context = self._context(task, name, view, hidden)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossgrade.gates.verdict import Verdict
 from crossgrade.jsontype import JSON
-from crossgrade.modules.contract import Lock, LockedDist, LockRequest, Prediction
+from crossgrade.modules.contract import Lock, LockedDist, LockRequest, Prediction, Space
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store
 
@@ -24,7 +24,8 @@ class Machine:
     """What all tasks of one walk share. `predictions` stays empty in a real run, `locks` fills on the way.
 
     `locks` maps the digest of a request to its lock. A saved plan brings its own, so that what was planned
-    is what gets installed. `confirm_within` is seconds (`--confirm-within`), None without a limit.
+    is what gets installed. `confirm_within` is seconds (`--confirm-within`), None without a limit. `space`
+    is what the changes of a plan will take.
     """
 
     store: Store
@@ -33,6 +34,7 @@ class Machine:
     locks: dict[str, Lock] = field(default_factory=dict)
     predictions: dict[tuple[str, str], JSON] = field(default_factory=dict)
     confirm_within: int | None = None
+    space: list[Space] = field(default_factory=list)
 
     def predict(self, predictions: Sequence[Prediction]) -> None:
         for prediction in predictions:
@@ -110,6 +112,13 @@ class TaskView:
 
             self.machine.locks[digest] = resolve_lock(request, self.run, self.environment)
         return self.machine.locks[digest]
+
+    def installed_bytes(self, request: LockRequest, lock: Lock) -> int:
+        if not self.check_mode or not lock.dists:
+            return 0  # only a plan asks, and asking takes a moment
+        from crossgrade.modules.uv import wheel_bytes
+
+        return wheel_bytes(request, lock, self.run, self.environment)
 
     def run(
         self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout: float = 60.0

@@ -13,7 +13,8 @@ from pathlib import Path
 from crossgrade.errors import TaskError
 from crossgrade.modules.contract import ApplyContext, HostView
 from crossgrade.store.clone import clone_tree
-from crossgrade.store.layout import places_of
+from crossgrade.store.layout import Store, places_of
+from crossgrade.store.manifest import read_manifest
 from crossgrade.store.relocation import relocate
 
 
@@ -60,3 +61,10 @@ def copy_base(base: Base, venv: Path, context: ApplyContext) -> None:
     context.progress(f"cloning generation {base.number}")
     clone_tree(context.store.venv(base.number), venv, context.progress)
     relocate(venv, [Path(place) for place in base.places], venv)
+
+
+def base_bytes(store: Store, base: Base | None) -> int:
+    """The room that a copy takes, as if the filesystem shared nothing; 0 for one that is not there yet."""
+    if base is None or not store.manifest_path(base.number).exists():
+        return 0
+    return read_manifest(store.manifest_path(base.number)).total_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 from crossgrade.errors import StoreError, TaskError
 from crossgrade.jsontype import JSON
-from crossgrade.modules.base import Base, copy_base
+from crossgrade.modules.base import Base, base_bytes, copy_base
 from crossgrade.modules.contract import (
     ApplyContext,
     Change,
@@ -22,6 +22,7 @@ from crossgrade.modules.contract import (
     Outcome,
     Plan,
     Prediction,
+    Space,
     Unchanged,
 )
 from crossgrade.modules.dists import dist_differences, versions
@@ -78,6 +79,7 @@ class State:
     number: int = 0
     lock: Lock | None = None
     before: Mapping[str, str] | None = None
+    bytes: int = 0
 
 
 def inspect(wanted: Wanted, host: HostView) -> State:
@@ -96,7 +98,9 @@ def inspect(wanted: Wanted, host: HostView) -> State:
     number = max([host.store.next_number(), *(generation.number + 1 for generation in known)])
     active = next((generation for generation in known if generation.number == host.active()), None)
     before = dict(active.contents.get("dists", {})) if active else {}
-    return State(wanted, identity, host.store, None, drift, number, host.resolve(wanted.request), before)
+    lock = host.resolve(wanted.request)
+    size = host.installed_bytes(wanted.request, lock) + (base_bytes(host.store, wanted.base) if host.check_mode else 0)
+    return State(wanted, identity, host.store, None, drift, number, lock, before, size)
 
 
 def _of_this_base(generation: Generation, base: Base) -> bool:
@@ -154,6 +158,7 @@ def plan(state: State) -> Plan:
         values_of(state.store, state.number, state.identity),
         predicts=(Prediction("generation", str(state.number), _as_json(generation)),),
         payload={"state": state, "recipe": recipe},
+        space=(Space(state.store.venv(state.number), state.bytes, f"generation {state.number}"),),
     )
 
 

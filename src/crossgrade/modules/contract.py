@@ -56,6 +56,15 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Space:
+    """Room that a change will take: an estimate in bytes, the place it is taken at, and what for."""
+
+    path: Path
+    bytes: int
+    what: str
+
+
+@dataclass(frozen=True)
 class Change:
     """What a module would do. `values` is the result that `register` sees; in a plan, as predicted.
 
@@ -69,6 +78,7 @@ class Change:
     values_known: bool = True
     predicts: tuple[Prediction, ...] = ()
     payload: Mapping[str, Any] = field(default_factory=dict)
+    space: tuple[Space, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -194,6 +204,10 @@ class HostView(Protocol):
 
         Raises TaskError with the resolver's explanation when there is no solution.
         """
+        ...
+
+    def installed_bytes(self, request: LockRequest, lock: Lock) -> int:
+        """About how many bytes the dists of a lock take when they are installed; 0 when nobody can say."""
         ...
 
     def run(

@@ -32,6 +32,7 @@ from crossgrade.modules.contract import (
     Outcome,
     Plan,
     Prediction,
+    Space,
     Unchanged,
 )
 from crossgrade.modules.cuda_home import nvcc_release, unify
@@ -86,6 +87,7 @@ class State:
     request: LockRequest | None = None
     digest: str = ""
     place: Path | None = None
+    bytes: int = 0
 
 
 def requirement(arguments: Arguments) -> str:
@@ -127,7 +129,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
         return State(read_toolkit(place))
     if host.predicted("toolkit", digest) is not None:
         return State(_foreseen(place, lock, digest))
-    return State(None, lock, request, digest, place)
+    return State(None, lock, request, digest, place, host.installed_bytes(request, lock))
 
 
 def _recorded(store: Store, asked: str) -> Toolkit | None:
@@ -196,6 +198,7 @@ def plan(arguments: Arguments, state: State) -> Plan:
         toolkit.values(),
         predicts=(Prediction("toolkit", state.digest, value),),
         payload={"lock": state.lock, "request": state.request, "toolkit": toolkit, "place": state.place},
+        space=(Space(state.place, state.bytes, f"CUDA {arguments.version}"),),
     )
 
 

@@ -24,6 +24,7 @@ from crossgrade.modules.contract import (
     Outcome,
     Plan,
     Prediction,
+    Space,
     Unchanged,
 )
 from crossgrade.modules.dists import dist_differences, installed, unsatisfied, wheel_problem
@@ -46,6 +47,7 @@ class State:
     wheels: tuple[WheelSource, ...]
     satisfied: bool
     lock: Lock | None = None
+    bytes: int = 0
 
 
 def inspect(given: str, request: LockRequest, wheels: tuple[WheelSource, ...], host: HostView) -> State:
@@ -55,9 +57,9 @@ def inspect(given: str, request: LockRequest, wheels: tuple[WheelSource, ...], h
     if predicted is not None and predicted.get("exists", True):
         return State(path, request, wheels, satisfied=True)
     if not path.exists() and not path.is_symlink():
-        return State(path, request, wheels, satisfied=False, lock=host.resolve(request))
+        return _to_make(path, request, wheels, host)
     if read_marker(path).get("complete") is False:  # a run's own leftover: made anew
-        return State(path, request, wheels, satisfied=False, lock=host.resolve(request))
+        return _to_make(path, request, wheels, host)
     if not (path / "pyvenv.cfg").is_file():
         raise TaskError(f"{path} is there and is not a venv", remedy="Give another `path`, or move it away.")
     dists = installed(path)
@@ -70,6 +72,11 @@ def inspect(given: str, request: LockRequest, wheels: tuple[WheelSource, ...], h
             "or move it away to have it made anew.",
         )
     return State(path, request, wheels, satisfied=True)
+
+
+def _to_make(path: Path, request: LockRequest, wheels: tuple[WheelSource, ...], host: HostView) -> State:
+    lock = host.resolve(request)
+    return State(path, request, wheels, satisfied=False, lock=lock, bytes=host.installed_bytes(request, lock))
 
 
 def read_marker(path: Path) -> dict[str, Any]:
@@ -103,6 +110,7 @@ def plan(state: State) -> Plan:
         values,
         predicts=(Prediction("path", str(state.path), value),),
         payload={"state": state, "recipe": recipe},
+        space=(Space(state.path, state.bytes, state.path.name),),
     )
 
 

@@ -162,6 +162,26 @@ def resolve_lock(request: LockRequest, run: Run, environment: Mapping[str, str] 
     return lock_of(completed.stdout)
 
 
+def wheel_bytes(request: LockRequest, lock: Lock, run: Run, environment: Mapping[str, str] = os.environ) -> int:
+    """About how many bytes the dists of a lock take when they are installed; 0 when the index does not say.
+
+    The sizes of the wheels are those that the index gives (PEP 751); what becomes of them is in `knowledge/space.yml`.
+    """
+    from crossgrade.knowledge import table
+
+    with tempfile.TemporaryDirectory(prefix="crossgrade-sizes-") as name:
+        locked = Path(name) / "locked.txt"
+        locked.write_text(lock.text, encoding="utf-8")
+        argv = [uv_program(), "pip", "compile", "--format", "pylock.toml", "--no-deps", "--quiet", "--no-header"]
+        argv += ["--python", request.python, *index_options(request), str(locked)]
+        completed = run(argv, environment=index_environment(environment), timeout=RESOLVE_SECONDS)
+    if not completed.succeeded:
+        return 0
+    offered = [line for line in completed.stdout.splitlines() if line.startswith("wheels = ")]
+    sizes = [max(map(int, re.findall(r"size = (\d+)", line)), default=0) for line in offered]
+    return int(sum(sizes) * float(str(table("space")[0]["factor"])))
+
+
 def is_transient(completed: Completed) -> bool:
     """Whether uv failed by the network or the index in a way that may have passed a moment later."""
     said = completed.stderr

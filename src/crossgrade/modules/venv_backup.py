@@ -27,6 +27,7 @@ from crossgrade.modules.contract import (
     Outcome,
     Plan,
     Prediction,
+    Space,
     Unchanged,
 )
 from crossgrade.modules.dists import versions
@@ -131,7 +132,7 @@ def plan(arguments: Arguments, state: State) -> Plan:
         )
     if state.active is not None:
         if archiving:
-            return Change(archiving, (), values, payload={"state": state})
+            return Change(archiving, (), values, payload={"state": state}, space=_archive_space(arguments, state))
         return Unchanged(f"{state.path} is the active link, at generation {state.number}", values)
     before = "a venv"
     if state.files is not None:
@@ -151,7 +152,17 @@ def plan(arguments: Arguments, state: State) -> Plan:
             Prediction("active", "active", state.number),
         ),
         payload={"state": state},
+        space=_archive_space(arguments, state),
     )
+
+
+def _archive_space(arguments: Arguments, state: State) -> tuple[Space, ...]:
+    """As much as what is archived: wheels hold much that does not become smaller."""
+    if state.to_archive is None or arguments.archive is None:
+        return ()
+    path = state.store.manifest_path(state.to_archive)
+    size = read_manifest(path).total_bytes if path.exists() else state.size
+    return (Space(Path(arguments.archive).expanduser().absolute(), size, "the archive"),)
 
 
 def _generation(state: State, run_id: str) -> Generation:
