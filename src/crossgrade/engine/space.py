@@ -27,7 +27,8 @@ def missing_room(space: Iterable[Space]) -> str:
         if needed > free:
             what = ", ".join(f"{need.what} {shown(need.bytes)}" for need in needs if need.bytes)
             problems.append(
-                f"the filesystem of {places[device]} has {shown(free)} left, and about {shown(needed)} are needed ({what})"
+                f"the filesystem of {places[device]} has {shown(free)} left, and about {shown(needed)} are "
+                f"needed ({what})"
             )
     return "; ".join(problems)
 
