@@ -47,6 +47,13 @@ def find_base(host: HostView, python_version: str) -> Base:
     return Base(found.number, found.manifest, dists, places_of(host.store, found))
 
 
+def base_python(host: HostView) -> str | None:
+    """The interpreter of the active generation; None when it is not there yet, in a plan."""
+    active = host.active()
+    python = None if active is None else host.store.venv(active) / "bin" / "python"
+    return str(python) if python is not None and python.exists() else None
+
+
 def python_of(venv: Path) -> str:
     """The version in pyvenv.cfg (`version` of venv, `version_info` of uv and virtualenv); "" when it says none."""
     for line in (venv / "pyvenv.cfg").read_text(encoding="utf-8").splitlines():

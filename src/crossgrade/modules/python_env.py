@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from crossgrade.errors import TaskError
 from crossgrade.jsontype import JSON
 from crossgrade.modules import candidate, plain_env
-from crossgrade.modules.base import find_base
+from crossgrade.modules.base import base_python, find_base
 from crossgrade.modules.contract import ApplyContext, Change, HostView, LockRequest, Module, Outcome, Plan
 from crossgrade.modules.dists import parse_requirement
 from crossgrade.modules.extension_build import python_identity, python_program
@@ -72,7 +72,9 @@ State = candidate.State | plain_env.State
 def inspect(arguments: Arguments, host: HostView) -> State:
     for text in (*arguments.requirements, *arguments.constraints, *arguments.overrides):
         parse_requirement(text)
-    python = python_program(arguments.python, host)
+    # a clone keeps its interpreter, whatever crossgrade itself runs in
+    given = arguments.python or (base_python(host) if arguments.base == "clone" else None)
+    python = python_program(given, host)
     request = LockRequest(
         arguments.requirements,
         python,
@@ -92,14 +94,14 @@ def inspect(arguments: Arguments, host: HostView) -> State:
                 remedy="Leave one of them out.",
             )
         return plain_env.inspect(arguments.path, request, wheels, host)
-    version = python_version(arguments.python, python)
+    version = python_version(given, python)
     wanted = candidate.Wanted(
         request,
         wheels,
         arguments.toolkit or "",
         {name: str(value) for name, value in arguments.environment.items()},
         version,
-        python_identity(arguments.python, host),
+        python_identity(given, host),
         find_base(host, version) if arguments.base == "clone" else None,
     )
     return candidate.inspect(wanted, host)
