@@ -1,4 +1,4 @@
-"""A model of a server's life: upgrades, failures, kills, recoveries, returns and clean-ups in any order.
+"""A model of a server's life: upgrades, failures, kills, recoveries, returns, clean-ups and archives in any order.
 
 Hypothesis chooses the order and shrinks what goes wrong to the shortest story. The invariant after every command:
 the path that people use leads to a complete generation that is what its manifest says, and its software is what runs.
@@ -6,8 +6,10 @@ the path that people use leads to a complete generation that is what its manifes
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.commands import PROGRAM
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 from tests.support.tally import TALLY
 
@@ -45,6 +48,8 @@ class Server(RuleBasedStateMachine):
         self.before = "1.0"
         self.wanted = "2.0"
         self.interrupted = False
+        self.pinned: set[int] = set()
+        self.archives_made: list[tuple[Path, str]] = []
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -124,6 +129,38 @@ class Server(RuleBasedStateMachine):
         assert (answer.code == 0) != self.interrupted, answer.stderr
         if self.interrupted:
             assert {each.number for each in self.upgrade.store.generations()} == known
+        assert self.pinned & known <= {each.number for each in self.upgrade.store.generations()}
+
+    @precondition(lambda self: self.upgrade.store.exists)
+    @rule(data=st.data())
+    def pins(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from([each.number for each in self.upgrade.store.generations()] or [1]))
+        answer = self.upgrade.run("pin", str(number))
+        assert answer.code in (0, 1), answer.stderr
+        if answer.code == 0:
+            self.pinned.add(number)
+
+    @precondition(lambda self: self.upgrade.store.exists and self.upgrade.store.active() is not None)
+    @rule()
+    def archives(self) -> None:
+        target = self.folder / f"{len(self.archives_made)}.tar.zst"
+        answer = self.upgrade.run("export", "--to", str(target))
+        if self.upgrade.store.generation(self.upgrade.store.active() or 0).state == "ready":
+            assert answer.code == 0, answer.stderr
+            self.archives_made.append((target, self.version))
+
+    @precondition(lambda self: bool(self.archives_made))
+    @rule(data=st.data(), go_there=st.booleans())
+    def restores(self, data: st.DataObject, go_there: bool) -> None:
+        archive, version = data.draw(st.sampled_from(self.archives_made))
+        command = [str(PROGRAM), "restore", str(archive), "--root", str(self.upgrade.root), "--json"]
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        assert (completed.returncode == 0) != self.interrupted, completed.stderr
+        if completed.returncode == 0 and go_there:
+            number = json.loads(completed.stdout)["generation"]["number"]
+            answer = self.upgrade.run("rollback", "--to", str(number))
+            assert answer.code == 0, answer.stderr
+            self.version = version
 
     @rule()
     def only_looks(self) -> None:

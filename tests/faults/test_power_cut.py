@@ -54,7 +54,7 @@ def test_the_model_of_the_disk_is_the_disk(tmp_path: Path) -> None:
 def test_some_cuts(tmp_path: Path, tally: Tally) -> None:
     upgrade, recording = record(tmp_path)
     cuts = recording.cuts()
-    for number, cut in enumerate(cuts[:: max(1, len(cuts) // 9)]):
+    for number, cut in enumerate(cuts[:: max(1, len(cuts) // 6)]):
         survives(upgrade, recording, cut, (nothing, garbage, some(number))[number % 3], tally)
 
 

@@ -170,3 +170,33 @@ def test_verify_says_what_differs(upgrade: SmallUpgrade) -> None:
     if os.geteuid() == 0:
         os.chown(package / "server.py", 1234, 1234)
         assert "owner 0:0 -> 1234:1234" in upgrade.run("verify", "3").stdout
+
+
+def test_a_damaged_record_hides_nothing_else_and_stops_no_return(upgrade: SmallUpgrade) -> None:
+    (upgrade.store.folder(2) / "generation.json").write_text("{")
+    status = upgrade.run("status")
+    assert status.code == 0
+    assert "generations/2/generation.json is damaged" in status.stdout
+    assert "*   3  built" in status.stdout
+    assert json.loads(upgrade.run("status", "--json").stdout)["generations"][1]["problem"]
+    for command in (["upgrade"], ["diff", "1", "2"], ["gc"]):
+        answer = upgrade.run(*command)
+        assert answer.code == 1
+        assert "Its files are in" in answer.stderr
+    assert upgrade.run("rollback", "--to", "1").code == 0
+    assert upgrade.outcome() == "old"
+
+
+def test_a_damaged_confirmation_stops_no_return(upgrade: SmallUpgrade) -> None:
+    record = upgrade.store.root / "confirmation.json"
+    record.write_text("garbage")
+    refused = upgrade.run("upgrade")
+    assert refused.code == 1
+    assert "`crossgrade rollback` goes back all the same" in refused.stderr
+    assert upgrade.run("confirm").code == 1
+    assert "is damaged" in upgrade.run("status").stdout
+    answer = upgrade.run("rollback")
+    assert answer.code == 0, answer.stderr
+    assert "is damaged" in answer.stdout
+    assert not record.exists()
+    assert upgrade.version() == "2.0"

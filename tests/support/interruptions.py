@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable
@@ -31,6 +34,28 @@ def whole(upgrade: SmallUpgrade) -> str:
     return outcome
 
 
+def serves(upgrade: SmallUpgrade) -> str:
+    """The version that the environment's own server answers, started through the path that people use."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen([upgrade.env / "bin" / "python", "-B", "-m", "small_engine.server", str(port)]) as server:
+        try:
+            deadline = time.monotonic() + 10
+            while True:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                try:
+                    connection.request("GET", "/")
+                    return str(json.loads(connection.getresponse().read())["version"])
+                except ConnectionRefusedError:
+                    assert time.monotonic() < deadline, "the server does not start"
+                    time.sleep(0.02)
+                finally:
+                    connection.close()
+        finally:
+            server.kill()
+
+
 def recovered(upgrade: SmallUpgrade, command: str) -> None:
     """The recovery does its work, and a second one finds nothing left to do."""
     answer = upgrade.run(command, "--json")
@@ -51,6 +76,7 @@ def recovered(upgrade: SmallUpgrade, command: str) -> None:
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         assert changed <= {"store", "store/lock"}  # the lock was held, and SQLite had files beside the journal
     assert whole(upgrade) == outcome
+    assert serves(upgrade) == upgrade.version()
 
 
 def each(folder: Path, cases: Iterable[T], act: Callable[[Path, T], None]) -> None:

@@ -14,6 +14,7 @@ from crossgrade.commands.common import guarded, people, request_from
 from crossgrade.engine.events import Events
 from crossgrade.engine.request import Request
 from crossgrade.errors import ExitCode, WrongOptionsError
+from crossgrade.report.run_log import RunLog
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 
@@ -49,7 +50,11 @@ def _watch(options: Options) -> int:
     from crossgrade.engine.watching import watch
 
     root = Path(options["root"]).absolute()
-    return watch(Request("return", root / "no playbook", root), Events("localhost", ()), _told)
+    log = RunLog()
+    try:
+        return watch(Request("return", root / "no playbook", root), Events("localhost", (log,)), _told)
+    finally:
+        log.close()
 
 
 def _told(text: str) -> None:

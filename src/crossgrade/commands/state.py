@@ -78,7 +78,7 @@ def describe_status(store: Store) -> dict[str, Any]:
         "store": str(store.root),
         "active_link": str(link) if link else None,
         "active": store.active(),
-        "generations": [_describe_generation(store, each.number, pinned) for each in store.generations()],
+        "generations": [_describe_generation(store, number_, pinned) for number_ in store.numbers()],
         "interrupted": interrupted,
         "journal_problem": problem or None,
         "lock": asdict(holder) if holder else None,
@@ -102,7 +102,10 @@ def _describe_interrupted(journal: Journal) -> dict[str, Any] | None:
 
 
 def _describe_generation(store: Store, number_: int, pinned: Collection[int]) -> dict[str, Any]:
-    generation = store.generation(number_)
+    try:
+        generation = store.generation(number_)
+    except StoreError as error:  # one that is damaged must not hide the others
+        return {"number": number_, "path": str(store.venv(number_)), "problem": str(error)}
     return {
         **generation.to_json(),
         "path": str(store.venv(number_)),
@@ -140,6 +143,9 @@ def _status_lines(status: Mapping[str, Any], confirm: str) -> list[Line]:
     if status["confirmation_problem"]:
         lines.append(Line(f"  {status['confirmation_problem']}", "failed"))
     for generation in status["generations"]:
+        if "problem" in generation:
+            lines.append(Line(f"  {generation['number']:>3}  {generation['problem']}", "failed"))
+            continue
         gates = ", ".join(f"{verdict['gate']} {verdict['outcome']}" for verdict in generation["verdicts"])
         mark = "*" if generation["number"] == active else " "
         number_, origin, state = generation["number"], generation["origin"], generation["state"]

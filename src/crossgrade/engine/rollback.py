@@ -41,7 +41,14 @@ def rollback(request: Request, events: Events, *, to: int | None) -> int:
         # made when it is missing: a store whose damaged journal was moved away must still be able to go back
         opened_journal(store, create=True) as journal,
     ):
-        returned = finish_overdue(request, journal, events)
+        try:
+            returned = finish_overdue(request, journal, events)
+        except StoreError as error:  # whoever asks to go back has decided, whatever was to be confirmed
+            if error.exit_code == ExitCode.ROLLBACK_FAILED:
+                raise
+            events.emit("warning", message=error.message)
+            disarm(store)
+            returned = None
         if returned is not None and to is None:
             return returned  # what was asked for is what the dead-man switch has just done
         interrupted = journal.unfinished()

@@ -17,7 +17,6 @@ from crossgrade.engine.opening import opened_journal
 from crossgrade.engine.request import Request
 from crossgrade.engine.returning import NOT_CONFIRMED, RETURN, go_back, waiting
 from crossgrade.errors import CrossgradeError, ExitCode, LockedError
-from crossgrade.store import systemd_units
 from crossgrade.store.confirmation import (
     Confirmation,
     Instant,
@@ -159,5 +158,7 @@ def _act(request: Request, own: Confirmation, failure: str, events: Events) -> S
 
 
 def _take_units_away(store: Store) -> None:
-    """A service without a record is left over from a kill: it takes its own units away."""
-    systemd_units.remove(store.root.parent, stop_service=False)
+    """Units whose record is gone: a confirmation, or a kill, left them behind."""
+    with hold_patiently(store.lock_path, f"crossgrade {RETURN}"):
+        if read_confirmation(store) is None:
+            disarm(store, by_the_watcher=True)

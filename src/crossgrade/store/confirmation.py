@@ -120,10 +120,12 @@ def read_confirmation(store: Store) -> Confirmation | None:
         return Confirmation.from_json(read_record(path))
     except FileNotFoundError:
         return None
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, StoreError) as error:
+        message = error.message if isinstance(error, StoreError) else f"the record {path} is damaged: {error!r}"
         raise StoreError(
-            f"the record {path} is damaged: {error!r}",
-            remedy="The active link was left alone. Remove the file when the active generation is to stay.",
+            message,
+            remedy="The active link was left alone. `crossgrade rollback` goes back all the same; remove the file when "
+            "the active generation is to stay.",
         ) from error
 
 

@@ -131,13 +131,17 @@ class Store:
 
     # ---- generations
 
-    def generations(self) -> list[Generation]:
-        """All recorded generations in order of number. Raises StoreError for a damaged record."""
+    def numbers(self) -> list[int]:
+        """The numbers of all generations that have a record, in order; the record may be damaged."""
         folder = self.root / "generations"
         if not folder.is_dir():
             return []
         numbers = sorted(int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit())
-        return [self.generation(number) for number in numbers if (self.folder(number) / "generation.json").exists()]
+        return [number for number in numbers if (self.folder(number) / "generation.json").exists()]
+
+    def generations(self) -> list[Generation]:
+        """All recorded generations in order of number. Raises StoreError for a damaged record."""
+        return [self.generation(number) for number in self.numbers()]
 
     def generation(self, number: int) -> Generation:
         """The record of one generation. Raises StoreError when there is none or it is damaged."""
@@ -149,8 +153,13 @@ class Store:
             )
         try:
             return Generation.from_json(read_record(path))
-        except (KeyError, TypeError) as error:
-            raise StoreError(f"the record {path} is damaged: {error!r}") from error
+        except (KeyError, TypeError, StoreError) as error:
+            message = error.message if isinstance(error, StoreError) else f"the record {path} is damaged: {error!r}"
+            raise StoreError(
+                message,
+                remedy=f"Its files are in {self.venv(number)}, untouched. `crossgrade rollback --to N` takes another "
+                f"generation; to be rid of this one, move {self.folder(number)} away.",
+            ) from error
 
     def next_number(self) -> int:
         """The number that the next generation gets: one more than the highest folder there is."""
@@ -187,7 +196,7 @@ class Store:
 
     def pinned(self) -> set[int]:
         """The generations that `gc` must keep."""
-        return {each.number for each in self.generations() if self._pin(each.number).exists()}
+        return {number for number in self.numbers() if self._pin(number).exists()}
 
     def set_pinned(self, number: int, *, pinned: bool) -> bool:
         """Pin a generation or let it go. True when that changed something."""
