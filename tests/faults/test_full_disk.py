@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,3 +123,18 @@ def fill(path: Path) -> None:
         for _ in iter(lambda: os.write(descriptor, bytes(4096)), 0):
             pass
     os.close(descriptor)
+
+
+def test_a_host_that_nobody_confirms_goes_back_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "server", Room(kibibytes=8 << 10)) as upgrade:
+        assert upgrade.run("upgrade", "--confirm-within", "4").code == 0
+        with suppress(OSError), (upgrade.root / "more ballast").open("wb") as stream:
+            while True:
+                stream.write(bytes(1 << 12))
+        assert os.statvfs(upgrade.root).f_bavail == 0
+        deadline = time.monotonic() + 40
+        while upgrade.store.active() != 1 or upgrade.left_over():
+            assert time.monotonic() < deadline, (upgrade.root / "store" / "watcher.log").read_text()
+            time.sleep(0.2)
+        assert upgrade.outcome() == "old"
+        assert upgrade.status()["confirmation"] is None

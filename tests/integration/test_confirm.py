@@ -133,6 +133,32 @@ def test_the_watcher_is_killed_too(upgrade: SmallUpgrade, command: str) -> None:
     assert confirmation(upgrade) is None
 
 
+def test_confirmations_and_the_return_race(upgrade: SmallUpgrade) -> None:
+    """Whoever comes first decides, and all others are told so."""
+    seen = set()
+    for within, early in ((60, 60.0), (3, 0.9), (3, 0.6), (3, 0.3), (3, 0.0)):
+        assert upgrade.run("upgrade", "--confirm-within", str(within)).code == 0
+        record = read_confirmation(upgrade.store)
+        assert record is not None
+        time.sleep(max(0.0, seconds_left(record, Instant.now()) - early))
+        argv = upgrade.argv("confirm")
+        both = [subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        words = [process.communicate(timeout=60) for process in both]
+        codes = sorted(process.returncode for process in both)
+        until(lambda: not upgrade.left_over())
+        assert read_confirmation(upgrade.store) is None
+        if upgrade.store.active() == 2:
+            assert codes == [0, 1], words  # one confirmed; for the other there was nothing left to confirm
+            assert upgrade.run("rollback").code == 0
+            seen.add("confirmed")
+        else:
+            assert codes == [1, 1], words
+            assert all("too late" in errors for _, errors in words), words
+            seen.add("gone back")
+        assert upgrade.outcome() == "old"
+    assert seen == {"confirmed", "gone back"}
+
+
 def test_a_rollback_by_hand_ends_the_waiting(upgrade: SmallUpgrade) -> None:
     assert upgrade.run("upgrade", "--confirm-within", "300").code == 0
     assert upgrade.run("rollback").code == 0

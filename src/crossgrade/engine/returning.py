@@ -29,6 +29,7 @@ from crossgrade.store.confirmation import (
     write_confirmation,
 )
 from crossgrade.store.layout import Store
+from crossgrade.store.reserve import release_reserve
 from crossgrade.store.watcher import disarm, hold_patiently
 
 RETURN = "return"
@@ -79,6 +80,7 @@ def confirm(request: Request, events: Events) -> int:
     store = request.store
     if not store.exists:
         raise StoreError(f"there is no store at {store.root}", remedy="Give --root, or --playbook.")
+    release_reserve(store)  # before SQLite opens its files: they need room
     with (
         hold_patiently(store.lock_path, "crossgrade confirm"),
         undisturbed(),

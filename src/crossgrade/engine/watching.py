@@ -28,6 +28,7 @@ from crossgrade.store.confirmation import (
 )
 from crossgrade.store.layout import Store
 from crossgrade.store.lock import hold, read_holder
+from crossgrade.store.reserve import release_reserve
 from crossgrade.store.watcher import disarm, hold_patiently, watcher_lock, watcher_title
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def _step(request: Request, own: Confirmation, failure: str, events: Events) -> 
 
 def _act(request: Request, own: Confirmation, failure: str, events: Events) -> Step:
     store, now = request.store, Instant.now()
+    release_reserve(store)  # a full disk must not stop the return
     confirmation = read_confirmation(store)
     if confirmation is None or confirmation.token != own.token:
         return "over"

@@ -68,10 +68,13 @@ def service_text(argv: Sequence[str], root: Path, environment: Mapping[str, str]
         f"ExecStart={command}",
         "WorkingDirectory=/",
         *(f"Environment={quoted(entry)}" for entry in kept),
-        "Restart=on-failure",
+        # It is started again however it ended, but for 0, when its work is done. 99 is its end by SIGTERM: a unit that
+        # was stopped must not count as failed.
+        "Restart=always",
         "RestartSec=2",
+        "SuccessExitStatus=99",
         # 6: the link is back, and what failed after it was tried several times
-        "RestartPreventExitStatus=6",
+        "RestartPreventExitStatus=0 6",
         "",
         "[Install]",
         f"WantedBy={'default' if user else 'multi-user'}.target",
