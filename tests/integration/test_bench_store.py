@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.support.commands import CHECKOUT, PROGRAM, crossgrade, snapshot
+from tests.support.commands import CHECKOUT, PROGRAM, crossgrade, processes_below, snapshot
 
 from crossgrade.cli import with_options
 
@@ -74,3 +75,16 @@ def test_wrong_calls_of_bench(tmp_path: Path, arguments: list[str], words: str) 
 )
 def test_a_word_that_may_be_left_out(given: str, written: str) -> None:
     assert with_options(given.split()) == written.split()
+
+
+def test_nothing_outlives_an_interrupted_measure(tmp_path: Path, venv: Path) -> None:
+    bench = tmp_path / "bench"
+    argv = [str(PROGRAM), "bench", "store", "--tree", str(venv), "--root", str(bench)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "machine" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 99
+    assert processes_below(bench) == []
+    assert list(bench.iterdir()) == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ def made_tree(folder: Path, gigabytes: float, say: Callable[[str], None]) -> Pat
         raise CrossgradeError(
             f"all the wheels that bench knows are {size / 1e9:.1f} GB", remedy="Ask for fewer --gigabytes."
         )
-    _uv([uv, "cache", "clean", "--quiet"], environment)  # the files then belong to the venv alone
+    shutil.rmtree(downloads)  # the files, which were hard links into it, then belong to the venv alone
     record.write_text(json.dumps({"installed": installed, "bytes": size}) + "\n", encoding="utf-8")
     return venv
 

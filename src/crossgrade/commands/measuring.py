@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from crossgrade.errors import CrossgradeError
 
@@ -70,33 +71,47 @@ def _environment() -> dict[str, str]:
 
 
 def _run_pipeline(stages: Sequence[Sequence[str]], output: Path | None) -> int:
-    """The peak memory of the programs together, in bytes."""
-    with open(output or os.devnull, "wb") as sink:  # noqa: PTH123 - the null device is a str
-        processes: list[subprocess.Popen[bytes]] = []
-        source: int | None = subprocess.DEVNULL
-        for number, argv in enumerate(stages, start=1):
-            last = number == len(stages)
-            process = subprocess.Popen(
-                argv,
-                stdin=source,
-                stdout=sink if last else subprocess.PIPE,
-                stderr=subprocess.PIPE if last else subprocess.DEVNULL,
-                env=_environment(),
-            )
-            if processes and processes[-1].stdout:
-                processes[-1].stdout.close()  # its reader has its own copy
-            processes.append(process)
-            source = process.stdout.fileno() if process.stdout else None
-        errors = processes[-1].stderr.read() if processes[-1].stderr else b""
-        peak = 0
-        for process, argv in zip(processes, stages, strict=True):
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            peak += usage.ru_maxrss * 1024
-            if process.returncode:
-                raise CrossgradeError(f"`{' '.join(argv)}` failed: {errors.decode(errors='replace').strip()}")
-        if processes[-1].stderr:
-            processes[-1].stderr.close()
+    """The peak memory of the programs together, in bytes. None of them outlives this call."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        with open(output or os.devnull, "wb") as sink:  # noqa: PTH123 - the null device is a str
+            _start(stages, sink, processes)
+        return _wait(stages, processes)
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+                process.wait()
+
+
+def _start(stages: Sequence[Sequence[str]], sink: IO[bytes], processes: list[subprocess.Popen[bytes]]) -> None:
+    for argv in stages:
+        last = len(processes) + 1 == len(stages)
+        before = processes[-1].stdout if processes else None
+        process = subprocess.Popen(
+            argv,
+            stdin=before or subprocess.DEVNULL,
+            stdout=sink if last else subprocess.PIPE,
+            stderr=subprocess.PIPE if last else subprocess.DEVNULL,
+            env=_environment(),
+        )
+        processes.append(process)
+        if before:
+            before.close()  # its reader has its own copy
+
+
+def _wait(stages: Sequence[Sequence[str]], processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    errors = processes[-1].stderr
+    said = errors.read() if errors else b""
+    if errors:
+        errors.close()
+    peak = 0
+    for process, argv in zip(processes, stages, strict=True):
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        peak += usage.ru_maxrss * 1024
+        if process.returncode:
+            raise CrossgradeError(f"`{' '.join(argv)}` failed: {said.decode(errors='replace').strip()}")
     return peak
 
 
