@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.commands import snapshot
+from tests.support.privileges import needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 
 from crossgrade.engine.journal import moved_away
@@ -90,6 +91,7 @@ def test_an_adoption_whose_journal_is_lost_is_recorded_anew(tmp_path: Path) -> N
     assert upgrade.outcome() == "old"
 
 
+@needs_strace
 def test_a_full_machine_is_not_called_damage(interrupted: SmallUpgrade) -> None:
     inject = "inject=pwrite64:error=ENOSPC:when=1+"
     argv = [

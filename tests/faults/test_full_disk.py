@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.interruptions import each, nothing_left, recovered, whole
+from tests.support.privileges import needs_mounts
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 from tests.support.tally import Tally
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a filesystem needs root")
+pytestmark = needs_mounts
 NO_ROOM = ("No space left on device", "disk is full", "disk I/O error", "is it full")
 
 

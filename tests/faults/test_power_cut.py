@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from tests.support.interruptions import each, whole
 from tests.support.power_cut import Operation, Recording, garbage, nothing, some, zeros
+from tests.support.privileges import needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 from tests.support.tally import Tally
 
 Kept = Callable[[Operation], bytes | bool | None]
+
+pytestmark = needs_strace
 
 
 def record(folder: Path) -> tuple[SmallUpgrade, Recording]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.interruptions import each, nothing_left, recovered, whole
+from tests.support.privileges import needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 from tests.support.tally import Tally
 
@@ -34,6 +35,8 @@ CALLS = {
 ERRORS = ("ENOSPC", "EIO", "EACCES")
 DOCUMENTED = (0, 1, 2, 6)
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+pytestmark = needs_strace
 
 
 @dataclass(frozen=True)

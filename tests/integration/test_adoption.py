@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.commands import Answer, crossgrade
+from tests.support.privileges import needs_mounts, needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 
 from crossgrade.errors import StoreError
 from crossgrade.store.adoptable import check_adoptable, mount_points
 from crossgrade.store.manifest import build_manifest
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting and chattr need root")
 
 
 @contextmanager
@@ -85,7 +84,7 @@ def test_the_store_inside_the_environment(upgrade: SmallUpgrade) -> None:
     assert build_manifest(upgrade.env).digest == upgrade.before.digest
 
 
-@needs_root
+@needs_mounts
 @pytest.mark.parametrize("kind", ["tmpfs", "bind"])
 def test_the_store_on_another_filesystem_or_mount(upgrade: SmallUpgrade, tmp_path: Path, kind: str) -> None:
     place, other = tmp_path / "place", tmp_path / "other"
@@ -96,7 +95,7 @@ def test_the_store_on_another_filesystem_or_mount(upgrade: SmallUpgrade, tmp_pat
         is_refused(upgrade, "different filesystems", place / "root")
 
 
-@needs_root
+@needs_mounts
 def test_a_mount_point_and_a_mount_inside(upgrade: SmallUpgrade) -> None:
     inside = upgrade.env / "lib"
     with mounted("-t", "tmpfs", "tmpfs", inside):
@@ -110,7 +109,7 @@ def test_a_mount_point_and_a_mount_inside(upgrade: SmallUpgrade) -> None:
     assert upgrade.run("upgrade").code == 0
 
 
-@needs_root
+@needs_mounts
 def test_a_read_only_filesystem(upgrade: SmallUpgrade) -> None:
     with ExitStack() as stack:
         stack.enter_context(mounted("--bind", upgrade.root, upgrade.root))
@@ -122,7 +121,7 @@ def test_a_read_only_filesystem(upgrade: SmallUpgrade) -> None:
     assert build_manifest(upgrade.env).digest == upgrade.before.digest
 
 
-@needs_root
+@needs_mounts
 @pytest.mark.parametrize("flag", ["i", "a"])
 @pytest.mark.parametrize("which", ["env", "."])
 def test_immutable_and_append_only(upgrade: SmallUpgrade, flag: str, which: str) -> None:
@@ -150,7 +149,7 @@ def as_nobody() -> Iterator[None]:
         os.setegid(0)
 
 
-@needs_root
+@needs_mounts
 def test_a_sticky_parent_and_a_parent_of_somebody_else(upgrade: SmallUpgrade) -> None:
     for folder in (upgrade.folder, *list(upgrade.folder.parents)[:3]):
         folder.chmod(0o755)
@@ -164,7 +163,7 @@ def test_a_sticky_parent_and_a_parent_of_somebody_else(upgrade: SmallUpgrade) ->
         check_adoptable(upgrade.store, upgrade.env)
 
 
-@needs_root
+@needs_mounts
 def test_a_layer_of_a_container(tmp_path: Path) -> None:
     """A venv that lies in a lower layer cannot be renamed there; one that was made in the container can."""
     lower = make_small_upgrade(tmp_path / "image" / "server")
@@ -199,6 +198,7 @@ def without_exchange(upgrade: SmallUpgrade, command: str, *more: str) -> Answer:
     return Answer(completed.returncode, completed.stdout, completed.stderr)
 
 
+@needs_strace
 def test_two_steps_where_one_is_not_possible(upgrade: SmallUpgrade) -> None:
     answer = without_exchange(upgrade, "upgrade")
     assert answer.code == 0, answer.stderr
@@ -207,6 +207,7 @@ def test_two_steps_where_one_is_not_possible(upgrade: SmallUpgrade) -> None:
     assert upgrade.outcome() == "old"
 
 
+@needs_strace
 @pytest.mark.parametrize("command", ["upgrade", "rollback"])
 def test_killed_between_the_two_steps(upgrade: SmallUpgrade, command: str) -> None:
     # the first link is the one that waits where the venv will be, the second the one at the old path
@@ -221,6 +222,7 @@ def test_killed_between_the_two_steps(upgrade: SmallUpgrade, command: str) -> No
         assert "completed: [localhost] => Back up: generation 1 is adopted" in answer.stdout
 
 
+@needs_strace
 def test_taken_back_where_names_cannot_be_exchanged(upgrade: SmallUpgrade) -> None:
     killed = without_exchange(upgrade, "upgrade", "-e", "inject=symlink:signal=SIGKILL:when=2")
     assert killed.code != 0
@@ -236,6 +238,7 @@ def test_taken_back_where_names_cannot_be_exchanged(upgrade: SmallUpgrade) -> No
 # ---- what runs goes on
 
 
+@needs_strace
 @pytest.mark.parametrize("way", ["exchange", "two steps"])
 def test_a_live_server_goes_on(upgrade: SmallUpgrade, tmp_path: Path, way: str) -> None:
     """It keeps answering, imports a module and reads files by absolute and by relative path, before and after."""

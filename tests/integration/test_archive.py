@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.support.archives import Member, entry, info, members_of, with_entries, write_members
 from tests.support.commands import Answer, crossgrade, snapshot
+from tests.support.privileges import needs_mounts
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 
 from crossgrade.store.archive import ArchiveError
@@ -260,7 +261,7 @@ def test_killed_while_it_restores(made: tuple[SmallUpgrade, Path], tmp_path: Pat
     assert restore(upgrade.root, made[1]).code == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a filesystem needs root")
+@needs_mounts
 def test_no_room_for_an_archive_or_for_what_is_in_it(made: tuple[SmallUpgrade, Path], tmp_path: Path) -> None:
     upgrade, archive = made
     small = tmp_path / "small"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.commands import Answer, crossgrade
+from tests.support.privileges import needs_mounts
 from tests.support.small_upgrade import make_wheel
 from tests.support.toolkits import uv_program
 
@@ -96,7 +97,7 @@ def mounted(folder: Path, kind: str) -> Iterator[Path]:
         subprocess.run(["umount", place], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a filesystem needs root")
+@needs_mounts
 @pytest.mark.parametrize("kind", ["btrfs", "xfs"])
 def test_reflinks_cost_no_space_and_are_copies(tmp_path: Path, kind: str) -> None:
     if shutil.which(f"mkfs.{kind}") is None:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.privileges import needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 
 
@@ -121,6 +122,7 @@ def test_an_interrupted_run_keeps_gc_and_retire_away(upgrade: SmallUpgrade) -> N
     assert numbers(upgrade) == [1, 2, 3]
 
 
+@needs_strace
 def test_a_removal_that_was_killed_is_finished(upgrade: SmallUpgrade) -> None:
     assert upgrade.run("rollback", "--to", "1").code == 0
     argv = [
