@@ -216,6 +216,13 @@ HOSTILE: dict[str, Callable[[list[Member]], list[Member]]] = {
         (info("extras/../../out"), b""),
         *members[2:],
     ],
+    "an extra that nobody asked for": lambda members: [
+        *members[:2],
+        (info("extras/generation.json"), b""),
+        *members[2:],
+    ],
+    "an owner that nobody is": hostile(put(entry("x", "file", digest=EMPTY)._replace(uid=-1)), (info("venv/x"), b"")),
+    "a mode that nothing has": hostile(put(entry("x", "file", 1 << 40, digest=EMPTY)), (info("venv/x"), b"")),
     "an extended header of a gigabyte": lambda members: [
         *members[:2],
         (info("x", tarfile.XHDTYPE, size=1 << 30), b""),

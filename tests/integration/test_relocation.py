@@ -164,3 +164,27 @@ def test_absolute_links_into_the_old_place(venv: Path, tmp_path: Path) -> None:
     assert "link" in relocate(place, [venv], place)
     assert (place / "link").readlink() == place / "bin" / "python"
     assert str((place / "away").readlink()) == "/usr/bin/env"
+
+
+@pytest.mark.parametrize("link", ["bin", "lib", "share", "pyvenv.cfg"])
+def test_nothing_behind_a_link_is_touched(tmp_path: Path, link: str) -> None:
+    """An archive may hold a venv whose `bin` is a link to /usr/bin: what is there is not the venv's."""
+    outside, venv = tmp_path / "outside", tmp_path / "venv"
+    site = outside / "lib" / "python3.11" / "site-packages"
+    (site / "x.dist-info").mkdir(parents=True)
+    (outside / "bin").mkdir()
+    (outside / "share" / "jupyter" / "kernels" / "k").mkdir(parents=True)
+    for path in (
+        outside / "bin" / "tool",
+        outside / "pyvenv.cfg",
+        site / "a.pth",
+        site / "x.dist-info" / "RECORD",
+        outside / "share" / "jupyter" / "kernels" / "k" / "kernel.json",
+    ):
+        path.write_text("#!/old/place/bin/python\n/old/place\n")
+    before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    venv.mkdir()
+    (venv / link).symlink_to(outside / link)
+    assert relocate(venv, [Path("/old/place")], venv) == ()
+    assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == before
+    assert (venv / link).is_symlink()

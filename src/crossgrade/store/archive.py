@@ -67,8 +67,18 @@ class Record:
                     f"the archive has schema {value['schema']!r}, this crossgrade knows schema {SCHEMA}",
                     remedy="Use the crossgrade version that wrote it.",
                 )
+            generation = Generation.from_json(value["generation"])
+            if not isinstance(generation.contents, dict) or not isinstance(generation.environment, dict):
+                raise ArchiveError("the record in the archive is damaged: a generation has contents and an environment")
+            for place in value["places"]:
+                if (
+                    not str(place).startswith("/")
+                    or len(str(place).strip("/").split("/")) < 2
+                    or ".." in str(place).split("/")
+                ):
+                    raise ArchiveError(f"the record in the archive is damaged: {place!r} is no place of an environment")
             return cls(
-                Generation.from_json(value["generation"]),
+                generation,
                 str(value["manifest"]),
                 tuple(str(digest) for digest in value["toolkits"]),
                 str(value["store"]),
@@ -94,6 +104,17 @@ def check_entries(manifest: Manifest, where: str) -> None:
 
 
 def _problem(path: str, entry: Entry, entries: Mapping[str, Entry]) -> str:
+    numbers = (entry.mode, entry.uid, entry.gid, entry.size, entry.mtime_ns)
+    if not all(isinstance(each, str) for each in (path, entry.path, entry.type, entry.digest, entry.target)):
+        return "is not described as a manifest describes it"
+    if not all(isinstance(each, int) for each in numbers) or entry.path != path:
+        return "is not described as a manifest describes it"
+    if (
+        not 0 <= entry.mode <= 0o7777
+        or min(entry.uid, entry.gid, entry.size) < 0
+        or max(entry.uid, entry.gid) >= 1 << 32
+    ):
+        return "has a mode, an owner or a size that nothing has"
     parts = path.split("/")
     if not path or path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
         return "leads outside the environment"

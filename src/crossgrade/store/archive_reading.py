@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ _PIECE = 1 << 20
 _RECORD_BYTES = 1 << 24
 _MANIFEST_BYTES = 1 << 30
 _EXTRA_BYTES = 1 << 26
+_EXTRA = re.compile(r"lock\.txt|verdicts/[\w.-]+\.json")
 # tarfile reads an extended header at one go, of any size that it claims
 _HEADER_BYTES = 1 << 24
 
@@ -115,7 +117,10 @@ def _explained(path: Path) -> Iterator[None]:
         raise ArchiveError(f"{path}: {error.message}", remedy=error.remedy) from error
     except EOFError as error:
         raise ArchiveError(f"{path} is truncated: it ends before its end mark") from error
-    except (zstd.ZstdError, tarfile.TarError, UnicodeError, ValueError, OverflowError) as error:
+    except (
+        *(zstd.ZstdError, tarfile.TarError, UnicodeError, ValueError, OverflowError),
+        *(TypeError, AttributeError, RecursionError),
+    ) as error:
         raise ArchiveError(f"{path} is damaged or is no archive of crossgrade: {error}") from error
 
 
@@ -205,14 +210,14 @@ class _Reader:
 
     def _extra(self, member: tarfile.TarInfo) -> None:
         name = member.name.removeprefix(EXTRAS)
-        parts = name.split("/")
-        if not member.isreg() or any(part in ("", ".", "..") for part in parts) or len(parts) > 2:
+        if not member.isreg() or not _EXTRA.fullmatch(name):
             raise ArchiveError(f"{member.name!r} is nothing that an archive holds")
         data = self._data(member, _EXTRA_BYTES)
         if self.folder is not None:
             target = self.folder / "extras" / name
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with target.open("xb") as stream:
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
                 stream.write(data)
 
     # ---- trees

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import queue
+import stat
 import tarfile
 import threading
 import time
@@ -67,7 +68,8 @@ def write_archive(
         zstd.CompressionParameter.nb_workers: os.cpu_count() or 1,
         zstd.CompressionParameter.checksum_flag: 1,
     }
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary.unlink(missing_ok=True)  # left over from a kill; EXCL: what somebody else put there is never written to
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             compressor = zstd.ZstdCompressor(options=parameters)
@@ -141,11 +143,13 @@ def _tree(root: Path, prefix: str, manifest: Manifest) -> Iterator[bytes]:
 
 def _file(path: str, name: str, entry: Entry, first: dict[tuple[int, int], str]) -> Iterator[bytes]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error
     try:
         status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreError(f"{path} is no longer a file: it is not archived")
         if status.st_nlink > 1:
             known = first.setdefault((status.st_dev, status.st_ino), name)
             if known != name:

@@ -3,7 +3,8 @@
 What is rewritten: shebangs (also the `/bin/sh` form for long paths), activation scripts, `pyvenv.cfg`, `*.pth` and
 editable finders, Jupyter kernels, `direct_url.json`, absolute symlinks, and in RECORD the hash and size of each
 file that was changed. What is not: the names of source files inside `.pyc` (they only show in tracebacks), and
-compiled code, which has no business knowing where its venv lies.
+compiled code, which has no business knowing where its venv lies. Symlinks are never followed: a file behind one is not
+the venv's own.
 
 Each file is replaced by a rename, never written in place: it may be a hard link that another venv shares.
 """
@@ -26,6 +27,7 @@ from urllib.parse import quote, unquote
 from crossgrade.store.quoting import ACTIVATION
 
 _SCRIPT_BYTES = 1 << 20
+_LARGEST_BYTES = 1 << 26
 # The kernel reads no more than this of a first line (BINPRM_BUF_SIZE is 256 since Linux 5.1, was 128 before).
 _SHEBANG_BYTES = 127
 _LONG_SHEBANG = re.compile(rb"\A#!/bin/sh\n'''exec' (?P<program>\"[^\"\n]*\"|'[^'\n]*'|\S+) \"\$0\" \"\$@\"\n' '''\n")
@@ -58,31 +60,38 @@ def relocate(venv: Path, old: Sequence[Path], new: Path) -> tuple[str, ...]:
 
 
 def _files(venv: Path) -> Iterator[tuple[Path, Rewrite]]:
-    if (venv / "pyvenv.cfg").is_file():
-        yield venv / "pyvenv.cfg", _pyvenv
-    for path in _regular(venv / "bin"):
+    for path in _regular(venv, "pyvenv.cfg"):
+        yield path, _pyvenv
+    for path in _regular(venv, "bin/*"):
         if path.name in ACTIVATION:
             yield path, _activation(path.name)
         elif path.stat().st_size <= _SCRIPT_BYTES:
             yield path, _shebang
     for site in _site_packages(venv):
-        for path in _regular(site):
+        for path in _regular(site, "*"):
             if path.suffix in (".pth", ".egg-link") or path.name.startswith("__editable__"):
                 yield path, _plain
-        for path in sorted(site.glob("*.dist-info/direct_url.json")):
+        for path in _regular(site, "*.dist-info/direct_url.json"):
             yield path, _direct_url
-    for path in sorted(venv.glob("share/jupyter/kernels/*/kernel.json")):
+    for path in _regular(venv, "share/jupyter/kernels/*/kernel.json"):
         yield path, _plain
 
 
-def _regular(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+def _regular(folder: Path, pattern: str) -> list[Path]:
+    return [path for path in _reached(folder, pattern) if path.is_file() and path.stat().st_size <= _LARGEST_BYTES]
+
+
+def _reached(folder: Path, pattern: str) -> list[Path]:
+    """What fits the pattern, and neither is a symlink nor lies behind one: that would lead out of the venv."""
+    return [path for path in sorted(folder.glob(pattern)) if not _behind_link(folder, path)]
+
+
+def _behind_link(folder: Path, path: Path) -> bool:
+    return any(each.is_symlink() for each in (path, *path.parents)[: len(path.parts) - len(folder.parts)])
 
 
 def _site_packages(venv: Path) -> list[Path]:
-    return sorted(path for path in venv.glob("lib/python3*/site-packages") if not path.parent.parent.is_symlink())
+    return [path for path in _reached(venv, "lib/python3*/site-packages") if path.is_dir()]
 
 
 def _shebang(data: bytes, old: str, new: str) -> bytes:
@@ -194,14 +203,17 @@ def _record(venv: Path, changed: frozenset[str]) -> list[str]:
         return []
     rewritten = []
     for site in _site_packages(venv):
-        for record in sorted(site.glob("*.dist-info/RECORD")):
-            rows = list(csv.reader(io.StringIO(record.read_text(encoding="utf-8"), newline="")))
+        for record in _regular(site, "*.dist-info/RECORD"):
+            try:
+                rows = list(csv.reader(io.StringIO(record.read_text(encoding="utf-8"), newline="")))
+            except (UnicodeDecodeError, csv.Error):
+                continue  # not ours to mend
             touched = False
             for row in rows:
                 if len(row) != 3 or not row[1]:
                     continue
                 listed = os.path.relpath(os.path.normpath(site / row[0]), venv)
-                if listed in changed:
+                if listed in changed and not _behind_link(venv, venv / listed):
                     data = (venv / listed).read_bytes()
                     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
                     touched = touched or row[1:] != [f"sha256={digest}", str(len(data))]
