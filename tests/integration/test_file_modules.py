@@ -625,7 +625,9 @@ def test_nobody_else_can_read_a_secret_while_it_is_written(
     real = os.fsync
 
     def look(descriptor: int) -> None:
-        seen.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            seen.append(stat.S_IMODE(status.st_mode))
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", look)
