@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from invoke.exceptions import Exit
@@ -76,13 +77,51 @@ class CommandTask(Task[Callable[..., None]]):
         return options
 
 
-def command(name: str) -> Callable[[Callable[..., None]], CommandTask]:
+# Options that many commands share, in the shape in which invoke reads them: as parameters of a function.
+def _store_options(
+    playbook: str = "",
+    extra_vars: list[str] | None = None,
+    root: str = "",
+    json: bool = False,
+) -> None: ...
+
+
+def _play_options(
+    playbook: str = "",
+    inventory: list[str] | None = None,
+    extra_vars: list[str] | None = None,
+    limit: str = "",
+    tags: list[str] | None = None,
+    skip_tags: list[str] | None = None,
+    root: str = "",
+    detailed_exitcode: bool = False,
+    diff: bool = False,
+    list_tasks: bool = False,
+    syntax_check: bool = False,
+    json: bool = False,
+    verbose: int = 0,
+) -> None: ...
+
+
+def _parameters(function: Callable[..., None]) -> tuple[Parameter, ...]:
+    return tuple(signature(function).parameters.values())
+
+
+STORE = _parameters(_store_options)  # what every command on a store has
+PLAY = _parameters(_play_options)  # what `plan` and `upgrade` have
+
+
+def command(name: str, shared: tuple[Parameter, ...] = ()) -> Callable[[Callable[..., None]], CommandTask]:
     """Make an invoke task of a function whose body calls a command and leaves with its exit code.
 
-    Parameters without a default are positional arguments.
+    Parameters without a default are positional arguments. With `shared`, the function ends in `**shared`, which gets
+    those options beside its own.
     """
 
     def make(body: Callable[..., None]) -> CommandTask:
+        if shared:
+            own = [each for each in _parameters(body) if each.kind is not Parameter.VAR_KEYWORD]
+            body.__signature__ = Signature([*own, *shared])  # type: ignore[attr-defined]  # what invoke asks for
         return CommandTask(
             body,
             name=name,
@@ -101,5 +140,6 @@ def leave(code: int) -> None:
 
 
 def options_of(values: dict[str, Any]) -> dict[str, Any]:
-    """The options of a command as a mapping, without invoke's context."""
-    return {name: value for name, value in values.items() if name != "context"}
+    """The options of a command as a mapping, its own and the shared ones, without invoke's context."""
+    own = {name: value for name, value in values.items() if name not in ("context", "shared")}
+    return {**values.get("shared", {}), **own}

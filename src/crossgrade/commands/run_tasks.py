@@ -2,56 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from invoke.context import Context
 
-from crossgrade.commands.declaring import command, leave, options_of
+from crossgrade.commands.declaring import PLAY, STORE, command, leave, options_of
 
 
-@command("plan")
-def plan(
-    context: Context,
-    playbook: str = "",
-    inventory: list[str] | None = None,
-    extra_vars: list[str] | None = None,
-    limit: str = "",
-    tags: list[str] | None = None,
-    skip_tags: list[str] | None = None,
-    root: str = "",
-    out: str = "",
-    detailed_exitcode: bool = False,
-    diff: bool = False,
-    list_tasks: bool = False,
-    syntax_check: bool = False,
-    json: bool = False,
-    verbose: int = 0,
-) -> None:
+@command("plan", PLAY)
+def plan(context: Context, out: str = "", **shared: Any) -> None:
     """Say exactly what `upgrade` would do. Changes nothing."""
     from crossgrade.commands.upgrading import plan_command
 
     leave(plan_command(options_of(locals())))
 
 
-@command("upgrade")
+@command("upgrade", PLAY)
 def upgrade(
     context: Context,
-    playbook: str = "",
-    inventory: list[str] | None = None,
-    extra_vars: list[str] | None = None,
-    limit: str = "",
-    tags: list[str] | None = None,
-    skip_tags: list[str] | None = None,
-    root: str = "",
     plan: str = "",
     resume: bool = False,
     confirm_within: str = "",
     check: bool = False,
-    diff: bool = False,
-    list_tasks: bool = False,
-    syntax_check: bool = False,
-    detailed_exitcode: bool = False,
-    json: bool = False,
     yes: bool = False,
-    verbose: int = 0,
+    **shared: Any,
 ) -> None:
     """Carry the playbook out as one transaction; roll back when a task or gate fails."""
     from crossgrade.commands.upgrading import upgrade_command
@@ -59,30 +33,16 @@ def upgrade(
     leave(upgrade_command(options_of(locals())))
 
 
-@command("rollback")
-def rollback(
-    context: Context,
-    to: str = "",
-    playbook: str = "",
-    extra_vars: list[str] | None = None,
-    root: str = "",
-    json: bool = False,
-    verbose: int = 0,
-) -> None:
+@command("rollback", STORE)
+def rollback(context: Context, to: str = "", verbose: int = 0, **shared: Any) -> None:
     """Return to the earlier generation by one rename, or undo an interrupted run."""
     from crossgrade.commands.returning import rollback_command
 
     leave(rollback_command(options_of(locals())))
 
 
-@command("confirm")
-def confirm(
-    context: Context,
-    playbook: str = "",
-    extra_vars: list[str] | None = None,
-    root: str = "",
-    json: bool = False,
-) -> None:
+@command("confirm", STORE)
+def confirm(context: Context, **shared: Any) -> None:
     """Keep what `upgrade --confirm-within` activated."""
     from crossgrade.commands.confirming import confirm_command
 
