@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from crossgrade.bench.listening import get, holds_socket, listening_sockets
 from crossgrade.gates.health import HealthRules, Judgement, Look, judge_health
 
 ANSWER_SECONDS = 10.0  # how long one answer may take: /health_generate makes a token
@@ -58,46 +59,31 @@ def watch_until_decided(
 
 
 def ask(url: str, timeout: float) -> str:
-    """The status code of a GET, or in words why there is none. Redirections are not followed."""
-    import http.client
-
+    """The status code of a GET, or in words why there is none."""
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port or 80, timeout=timeout)
+    path = (address.path or "/") + (f"?{address.query}" if address.query else "")
     try:
-        path = (address.path or "/") + (f"?{address.query}" if address.query else "")
-        connection.request("GET", path, headers={"Connection": "close"})
-        response = connection.getresponse()
-        response.read(1 << 16)
-        return str(response.status)
+        return get(str(address.hostname), address.port or 80, path, timeout, most=1 << 16)
     except TimeoutError:
         return f"none within {timeout:g} s"
-    except (OSError, http.client.HTTPException) as error:
-        return f"none ({str(error) or type(error).__name__})"
-    finally:
-        connection.close()
 
 
 def listener(port: int) -> str:
     """Who listens on a TCP port of this machine: `pid 123 since 4567`, or `socket 89`, or "" for nobody.
 
     Of several processes that share the socket (a server and its workers) the oldest is taken. The processes of other
-    users cannot be looked into; then the socket itself tells, for a new start opens a new one. Sources: proc(5),
-    /proc/net/tcp (0A: listening), /proc/PID/fd, field 22 of /proc/PID/stat (start, in clock ticks since boot).
+    users cannot be looked into; then the socket itself tells, for a new start opens a new one. The start is field 22
+    of /proc/PID/stat (proc(5)), in clock ticks since boot.
     """
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError), Path(f"/proc/net/{table}").open(encoding="ascii") as lines:
-            for line in lines:
-                fields = line.split()
-                if len(fields) > 9 and fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(fields[9])
+    inodes: frozenset[str] = frozenset()
+    with contextlib.suppress(OSError):
+        inodes = listening_sockets(port)
     if not inodes:
         return ""
     holders = [
-        (started, pid)
-        for entry in os.scandir("/proc")
-        if entry.name.isdecimal() and _holds(entry.path, inodes)
-        for pid, started in [(int(entry.name), _started(entry.path))]
+        (_started(pid), pid)
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))  # noqa: PTH208 - names are enough
+        if holds_socket(pid, inodes)
     ]
     if not holders:
         return f"socket {min(inodes)}"
@@ -105,19 +91,9 @@ def listener(port: int) -> str:
     return f"pid {pid} since {started}"
 
 
-def _holds(process: str, inodes: set[str]) -> bool:
-    with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
-        for descriptor in os.scandir(f"{process}/fd"):
-            with contextlib.suppress(OSError):  # it was closed meanwhile
-                target = os.readlink(descriptor.path)  # noqa: PTH115 - a path from os.scandir
-                if target.startswith("socket:[") and target[8:-1] in inodes:
-                    return True
-    return False
-
-
-def _started(process: str) -> int:
+def _started(pid: int) -> int:
     with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path(f"{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     return 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from crossgrade.bench.listening import get, holds_socket, listening_sockets
 from crossgrade.errors import TaskError
 from crossgrade.process import RunningProcess, describe_returncode, start_process
 
@@ -142,38 +143,13 @@ def wait_until_healthy(spec: ServerSpec, port: int, process: RunningProcess) -> 
 
 def ask_for_health(spec: ServerSpec, port: int, timeout: float) -> str:
     """The status code, or in words why there is none."""
-    import http.client
-
-    connection = http.client.HTTPConnection(spec.host, port, timeout=timeout)
     try:
-        connection.request("GET", spec.health_path, headers={"Connection": "close"})
-        response = connection.getresponse()
-        response.read()
-        return str(response.status)
+        return get(spec.host, port, spec.health_path, timeout)
     except TimeoutError:
         return f"none within {timeout:.1f} s"
-    except (OSError, http.client.HTTPException) as error:
-        return f"none ({str(error) or type(error).__name__})"
-    finally:
-        connection.close()
 
 
 def listens(pids: tuple[int, ...], port: int) -> bool:
-    """Whether one of these processes listens on the TCP port (proc(5): net/tcp, 0A: listening, inode)."""
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(FileNotFoundError), Path(f"/proc/net/{table}").open() as lines:
-            for line in lines:
-                fields = line.split()
-                if len(fields) > 9 and fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
-    return any(_holds(pid, inodes) for pid in pids)
-
-
-def _holds(pid: int, inodes: set[str]) -> bool:
-    with contextlib.suppress(OSError):  # the process ended meanwhile
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):  # the descriptor was closed meanwhile
-                if str(descriptor.readlink()) in inodes:
-                    return True
-    return False
+    """Whether one of these processes listens on the TCP port."""
+    inodes = listening_sockets(port)
+    return any(holds_socket(pid, inodes) for pid in pids)
