@@ -34,6 +34,7 @@ from crossgrade.store.scanning import count_files
 _REPEATS = 5
 _ROUNDS = 3
 _CORES = str(os.cpu_count() or 1)
+_AT_ONCE = (os.cpu_count() or 1) + 6  # as many as `store/hashing.py` has for small files on a disk
 _ADOPT = """- hosts: localhost
   gather_facts: false
   tasks:
@@ -151,13 +152,13 @@ def _hash_passes(root: Path) -> list[tuple[str, list[Sequence[str]]]]:
     passes: list[tuple[str, list[Sequence[str]]]] = [
         (f"blake3, {_CORES} threads (hash_pass.py)", [[sys.executable, str(script), str(root)]])
     ]
+    b3sum = ["b3sum", "--num-threads", "1"]
     if shutil.which("b3sum"):
-        passes.append(
-            (
-                f"b3sum, xargs -P {_CORES}",
-                [_find(root), ["xargs", "-0", "-n", "500", "-P", _CORES, "b3sum", "--num-threads", "1"]],
-            )
-        )
+        # more of them than cores: a disk can serve several at once
+        passes += [
+            (f"b3sum, xargs -P {count}", [_find(root), ["xargs", "-0", "-n", "200", "-P", count, *b3sum]])
+            for count in (_CORES, str(_AT_ONCE))
+        ]
     return passes
 
 
