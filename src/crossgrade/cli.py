@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from invoke.collection import Collection
@@ -76,6 +77,8 @@ _OPTIONAL_POSITIONAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "export": ("--generation", ()),
     "bench": ("--what", ("store",)),
 }
+# Commands whose first argument must be given: invoke would take `--help` for it.
+_POSITIONAL = ("restore", "diff", "pin", "unpin", "retire")
 _TAKES_VALUE = (
     *("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars"),
     *("--what", "--tree", "--gigabytes"),
@@ -83,7 +86,10 @@ _TAKES_VALUE = (
 
 
 def with_options(argv: Sequence[str]) -> list[str]:
-    """The arguments with `verify 2` written out as `verify --generation 2`, which is how invoke can read it."""
+    """The arguments as invoke can read them: `verify 2` as `verify --generation 2`, `pin --help` as `--help pin`."""
+    for command, word in pairwise(argv):
+        if command in _POSITIONAL and word in ("--help", "-h"):
+            return ["--help", command]
     written: list[str] = []
     option = ""
     words: tuple[str, ...] = ()

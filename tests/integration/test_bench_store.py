@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.commands import CHECKOUT, PROGRAM, crossgrade, processes_below, snapshot
 
-from crossgrade.cli import with_options
+from crossgrade.cli import make_collection, with_options
 
 ROWS = (
     *("blake3, ", "cp -a ", "sha256sum", "cp -a, then sha256sum", "tar | cat", "cp -al", "tar | zstd -1"),
@@ -71,10 +71,20 @@ def test_wrong_calls_of_bench(tmp_path: Path, arguments: list[str], words: str) 
         ("bench 2", "bench 2"),
         ("verify store", "verify store"),
         ("verify 2", "verify --generation 2"),
+        ("pin --help", "--help pin"),
+        ("diff -h", "--help diff"),
+        ("pin 2 --root x", "pin 2 --root x"),
     ],
 )
 def test_a_word_that_may_be_left_out(given: str, written: str) -> None:
     assert with_options(given.split()) == written.split()
+
+
+@pytest.mark.parametrize("command", sorted(make_collection().task_names))
+def test_every_command_explains_itself(command: str) -> None:
+    answer = crossgrade(command, "--help")
+    assert answer.code == 0, answer.stderr
+    assert f"[--core-opts] {command} " in answer.stdout
 
 
 def test_nothing_outlives_an_interrupted_measure(tmp_path: Path, venv: Path) -> None:
