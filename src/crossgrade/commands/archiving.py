@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
@@ -14,7 +14,7 @@ from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
-from crossgrade.store.archive import SUFFIX, archive_name
+from crossgrade.store.archive import LEVELS, SUFFIX, archive_name, check_folder
 
 Options = Mapping[str, Any]
 SCHEMA = 1
@@ -26,6 +26,10 @@ def export_command(options: Options) -> int:
 
 def restore_command(options: Options) -> int:
     return guarded(lambda: _restore(options, request_from(options, "restore")))
+
+
+def _progress(terminal: Terminal) -> Callable[[str], None]:
+    return lambda text: terminal.write([Line(text, "faint")])
 
 
 def _export(options: Options, request: Request) -> int:
@@ -41,8 +45,8 @@ def _export(options: Options, request: Request) -> int:
             "export needs --to DIR or --to FILE", remedy="A place on another disk is a better backup."
         )
     level = number("level", options["level"])
-    if level is None or not 1 <= level <= 19:
-        raise WrongOptionsError(f"--level goes from 1 to 19, not {options['level']!r}")
+    if level is None or level not in LEVELS:
+        raise WrongOptionsError(f"--level goes from {LEVELS[0]} to {LEVELS[-1]}, not {options['level']!r}")
     generation = store.generation(chosen)
     target = Path(options["to"]).expanduser().absolute()
     if not target.name.endswith(SUFFIX):
@@ -51,12 +55,9 @@ def _export(options: Options, request: Request) -> int:
         raise CrossgradeError(
             f"there is no directory {target.parent}", remedy=f"Make it first, or name a file that ends in {SUFFIX}."
         )
+    check_folder(store, target.parent)
     terminal = Terminal(people(options))
-
-    def progress(text: str) -> None:
-        terminal.write([Line(text, "faint")])
-
-    size = write_archive(store, chosen, target, level=level, progress=progress)
+    size = write_archive(store, chosen, target, level=level, progress=_progress(terminal))
     if options["json"]:
         value = {"schema": SCHEMA, "generation": chosen, "archive": str(target), "bytes": size}
         sys.stdout.write(dumps(value) + "\n")
@@ -67,10 +68,7 @@ def _export(options: Options, request: Request) -> int:
 def _restore(options: Options, request: Request) -> int:
     archive = Path(options["archive"]).expanduser().absolute()
     terminal = Terminal(people(options))
-
-    def progress(text: str) -> None:
-        terminal.write([Line(text, "faint")])
-
+    progress = _progress(terminal)
     if options["check"]:
         from crossgrade.store.archive_reading import unpack
 

@@ -47,6 +47,19 @@ def number(option: str, text: str) -> int | None:
     return int(text)
 
 
+def generation_number(options: Mapping[str, Any], name: str = "generation") -> int:
+    """The generation that a positional argument names. Raises WrongOptionsError."""
+    found = number("generation", options[name])
+    return 0 if found is None else found  # `""` was given: no store has a generation 0, and the message says so
+
+
+def agreed(options: Mapping[str, Any], question: str) -> bool:
+    """Ask, where there is somebody to ask: a terminal on both sides, and neither --yes nor --json."""
+    if options["yes"] or options["json"] or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return True
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
 def _seconds(text: str) -> int | None:
     seconds = number("confirm-within", text)
     if seconds == 0:

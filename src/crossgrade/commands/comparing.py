@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from crossgrade.commands.common import existing_store, guarded, number, people, request_from
+from crossgrade.commands.common import existing_store, generation_number, guarded, people, request_from
 from crossgrade.engine.request import Request
-from crossgrade.errors import CrossgradeError, ExitCode
+from crossgrade.errors import ExitCode
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 from crossgrade.store import difference
 from crossgrade.store.difference import Difference, Files, Pair
 from crossgrade.store.layout import Store
-from crossgrade.store.manifest import Manifest, read_manifest
+from crossgrade.store.manifest import Manifest, recorded_manifest
 
 Options = Mapping[str, Any]
 DIFFERENT = 2
@@ -30,7 +30,7 @@ def diff_command(options: Options) -> int:
 
 def _diff(options: Options, request: Request) -> int:
     store = existing_store(request)
-    found = compare_generations(store, *(_number(options[name]) for name in ("one", "other")))
+    found = compare_generations(store, *(generation_number(options, name) for name in ("one", "other")))
     terminal = Terminal(people(options))
     if options["json"]:
         sys.stdout.write(json.dumps(found.to_json(), indent=2) + "\n")
@@ -39,18 +39,10 @@ def _diff(options: Options, request: Request) -> int:
     return DIFFERENT if options["detailed_exitcode"] and not found.identical else ExitCode.DONE
 
 
-def _number(text: str) -> int:
-    found = number("generation", text)
-    return 0 if found is None else found
-
-
 def compare_generations(store: Store, one: int, other: int) -> Difference:
-    """Raises StoreError when one of them is not there or damaged, CrossgradeError when it is not complete."""
+    """Raises StoreError when one of them is not there, damaged, or not complete."""
     before, after = store.generation(one), store.generation(other)
-    for generation in (before, after):
-        if not generation.manifest:
-            raise CrossgradeError(f"generation {generation.number} is not complete: it cannot be compared")
-    manifests = [read_manifest(store.manifest_path(each)) for each in (one, other)]
+    manifests = [recorded_manifest(store, each) for each in (one, other)]
     files = difference.file_difference(*manifests)
     return Difference(
         one,

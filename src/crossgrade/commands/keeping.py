@@ -9,9 +9,10 @@ from dataclasses import asdict
 from json import dumps
 from typing import Any
 
-from crossgrade.commands.common import existing_store, guarded, number, people, request_from
+from crossgrade.commands.common import agreed, existing_store, generation_number, guarded, number, people, request_from
 from crossgrade.engine.opening import opened_journal
 from crossgrade.engine.records import predecessor_of
+from crossgrade.engine.recovery import empty_temporary, refuse_while_interrupted
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.report.terminal import Terminal
@@ -40,11 +41,8 @@ def retire_command(options: Options) -> int:
 def _settled(store: Store, command: str) -> Iterator[int | None]:
     """Hold the lock over a store without an interrupted run; gives the number that `rollback` would go to."""
     with hold(store.lock_path, f"crossgrade {command}"), opened_journal(store, create=True) as journal:
-        if journal.unfinished() is not None:
-            raise CrossgradeError(
-                "a run was interrupted: what it needs is not removed",
-                remedy="`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it.",
-            )
+        refuse_while_interrupted(journal, "what it needs is not removed")
+        empty_temporary(store)
         active = store.active()
         yield None if active is None else predecessor_of(active, journal.activations())
 
@@ -78,13 +76,8 @@ def _gc(options: Options, request: Request) -> int:
     return ExitCode.DONE
 
 
-def _chosen(options: Options) -> int:
-    found = number("generation", options["generation"])
-    return 0 if found is None else found
-
-
 def _pin(options: Options, request: Request, name: str, *, pinned: bool) -> int:
-    store, chosen = existing_store(request), _chosen(options)
+    store, chosen = existing_store(request), generation_number(options)
     with hold(store.lock_path, f"crossgrade {name}"):
         store.generation(chosen)
         changed = store.set_pinned(chosen, pinned=pinned)
@@ -100,7 +93,7 @@ def _retire(options: Options, request: Request) -> int:
     from crossgrade.store.gc import size_of
     from crossgrade.store.processes import find_users
 
-    store, chosen = existing_store(request), _chosen(options)
+    store, chosen = existing_store(request), generation_number(options)
     with _settled(store, "retire") as predecessor:
         generation = store.generation(chosen)
         if store.active() == chosen:
@@ -117,7 +110,7 @@ def _retire(options: Options, request: Request) -> int:
             raise CrossgradeError(
                 f"generation {chosen} is {lost}", remedy="With --force it is removed all the same. Export it first?"
             )
-        if not _agreed(options, chosen, lost):
+        if not agreed(options, f"Remove generation {chosen}{f' ({lost})' if lost else ''} for good?"):
             raise CrossgradeError("not confirmed", remedy="Nothing was changed.")
         freed = size_of(store.folder(chosen))
         store.remove_generation(chosen)
@@ -125,10 +118,3 @@ def _retire(options: Options, request: Request) -> int:
         sys.stdout.write(dumps({"schema": SCHEMA, "generation": chosen, "bytes": freed}) + "\n")
     Terminal(people(options)).write([Line(f"removed generation {chosen}, freed {freed:,} bytes", "changed")])
     return ExitCode.DONE
-
-
-def _agreed(options: Options, chosen: int, lost: str) -> bool:
-    if options["yes"] or options["json"] or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return True
-    what = f" ({lost})" if lost else ""
-    return input(f"Remove generation {chosen}{what} for good? [y/N] ").strip().lower() in ("y", "yes")

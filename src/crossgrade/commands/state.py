@@ -207,19 +207,14 @@ def _history(options: Options, request: Request) -> int:
 
 
 def _verify(options: Options, request: Request) -> int:
-    from crossgrade.store.manifest import compare, read_manifest
+    from crossgrade.store.manifest import compare, recorded_manifest
 
     store = existing_store(request)
     chosen = number("generation", options["generation"])
     active = store.active() if chosen is None else chosen
     if active is None:
         raise CrossgradeError("no generation is active", remedy="Name one with --generation N.")
-    generation = store.generation(active)
-    if not generation.manifest:
-        raise CrossgradeError(f"generation {active} is not complete and has no manifest: nothing can be verified")
-    manifest = read_manifest(store.manifest_path(active))
-    if manifest.digest != generation.manifest:
-        raise CrossgradeError(f"the manifest of generation {active} is not the one that was recorded for it")
+    manifest = recorded_manifest(store, active)
     began = time.monotonic()
     comparison = compare(manifest, store.venv(active), full=options["full"])
     seconds = time.monotonic() - began
@@ -246,12 +241,13 @@ def _verify(options: Options, request: Request) -> int:
 
 def what_changed(before: Entry, path: Path) -> str:
     """In words, what of an entry is not as recorded: type, link target, mode, owner, content."""
+    from crossgrade.store.manifest import type_of
+
     try:
         status = path.lstat()
     except OSError as error:
         return str(error.strerror)
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-    kind = kinds.get(stat.S_IFMT(status.st_mode), "other")
+    kind = type_of(status.st_mode)
     if kind != before.type:
         return f"it was a {before.type} and is a {kind}"
     found = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossgrade.commands.common import guarded, people, request_from
+from crossgrade.commands.common import agreed, guarded, people, request_from
 from crossgrade.engine.events import Events, Listener
 from crossgrade.engine.journal import reading
 from crossgrade.engine.plan import SavedPlan, load_plan, save_plan
@@ -154,7 +154,7 @@ def _upgrade(options: Options) -> int:
             request,
             events,
             plan_basis,
-            lambda plan: _confirmed(options, plan),
+            lambda plan: agreed(options, _question(plan)),
             saved=saved,
             resume=options["resume"],
             show_plan=lambda plan: _show_plan(terminal, plan, options) if plan.has_work else None,
@@ -180,10 +180,6 @@ def _resumed(given: Request) -> Request:
     return request if given.confirm_within is None else replace(request, confirm_within=given.confirm_within)
 
 
-def _confirmed(options: Options, plan: SavedPlan) -> bool:
-    """Ask, where there is somebody to ask: a terminal on both sides and no --yes."""
-    if options["yes"] or options["json"] or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return True
+def _question(plan: SavedPlan) -> str:
     changes = plan.count("change") + plan.count("may change")
-    answer = input(f"Carry out this plan ({changes} changes, {plan.count('check')} checks)? [y/N] ")
-    return answer.strip().lower() in ("y", "yes")
+    return f"Carry out this plan ({changes} changes, {plan.count('check')} checks)?"

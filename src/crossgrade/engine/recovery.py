@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from crossgrade.engine.events import Events
 from crossgrade.engine.interrupt import undisturbed
+from crossgrade.engine.journal import Journal
 from crossgrade.engine.records import RunRecord
 from crossgrade.engine.undo import Recovery, UndoResult
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.store.layout import Store, remove_path
+
+
+def refuse_while_interrupted(journal: Journal, why: str) -> None:
+    """Raises CrossgradeError when a run was interrupted; `why` says what waits for its end."""
+    if journal.unfinished() is not None:
+        raise CrossgradeError(
+            f"a run was interrupted: {why}",
+            remedy="`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it.",
+        )
 
 
 def settle(recovery: Recovery, run: RunRecord, store: Store, *, resume: bool) -> bool:

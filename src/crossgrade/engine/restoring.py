@@ -11,7 +11,7 @@ from typing import Any
 from crossgrade.engine.interrupt import interruptible
 from crossgrade.engine.journal import Journal
 from crossgrade.engine.opening import opened_journal
-from crossgrade.engine.records import OPEN_STATES
+from crossgrade.engine.recovery import empty_temporary, refuse_while_interrupted
 from crossgrade.engine.request import Request
 from crossgrade.engine.run_id import new_run_id
 from crossgrade.errors import CrossgradeError, ExitCode
@@ -48,11 +48,8 @@ def restore(request: Request, archive: Path, progress: Callable[[str], None], *,
         interruptible(),
         opened_journal(store, create=True) as journal,
     ):
-        if any(run.state in OPEN_STATES for run in journal.runs()):
-            raise CrossgradeError(
-                "a run was interrupted: restore waits until it is settled",
-                remedy="`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it.",
-            )
+        refuse_while_interrupted(journal, "restore waits until it is settled")
+        empty_temporary(store)
         if link is not None:
             _check_link(store, link)
         run_id = new_run_id()
@@ -102,6 +99,7 @@ def _take_in(
     record, number = unpacked.record, store.next_number()
     venv = store.venv(number)
     relocate(work / "venv", [Path(place) for place in record.places], venv)
+    unpacked.seal_entries(work / "venv")
     progress(f"recording every file of generation {number}")
     manifest = build_manifest(work / "venv")
     generation = replace(
@@ -125,6 +123,7 @@ def _take_in(
     sync_directory(store.root / "toolkits")
     store.write_generation(generation)
     (work / "venv").rename(venv)
+    unpacked.seal_root(venv)
     if (work / "extras").is_dir():
         for path in (work / "extras").iterdir():
             path.rename(store.folder(number) / path.name)

@@ -100,6 +100,8 @@ def _locked(
         machine = Machine(store, prepared.playbook.directory, False)
         recovery = Recovery(journal, interrupted.id, machine, process_environment(), events)
         resume = settle(recovery, interrupted, store, resume=resume)
+    else:
+        empty_temporary(store)  # a kill of `restore` leaves no run on record
     began = time.monotonic()
     locks = {digest: lock_from_json(value) for digest, value in saved.locks.items()} if saved else None
     silent = Events("localhost", ())

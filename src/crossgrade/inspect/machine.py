@@ -22,6 +22,7 @@ from crossgrade.inspect.host_compiler import HostCompiler, compiler_version, fin
 from crossgrade.inspect.query import Runner, programs_on_path, run_query
 from crossgrade.inspect.toolkit import ToolkitFacts, find_toolkits
 from crossgrade.jsontype import JSON
+from crossgrade.places import free_bytes, nearest_existing
 from crossgrade.process import StartError
 
 NO_DRIVER = "no NVIDIA driver on this machine"
@@ -291,15 +292,12 @@ def _standard_library(system: Path, unknown: dict[str, str]) -> tuple[str | None
 
 def _disk(root: Path, unknown: dict[str, str]) -> tuple[str, int | None]:
     """The nearest directory that exists at or above `root`, and the bytes free there."""
-    place = root.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    place = nearest_existing(root.absolute())
     try:
-        status = os.statvfs(place)
+        return str(place), free_bytes(place)
     except OSError as error:
         unknown["disk_free_bytes"] = f"{place}: {error.strerror}"
         return str(place), None
-    return str(place), status.f_bavail * status.f_frsize
 
 
 def _driver(system: Path) -> str | None:

@@ -31,11 +31,11 @@ from crossgrade.modules.contract import (
     Unchanged,
 )
 from crossgrade.modules.dists import versions
-from crossgrade.modules.files import absolute, prediction_for
+from crossgrade.modules.files import absolute, follow, prediction_for
 from crossgrade.playbook.arguments import argument
 from crossgrade.store.activation import adopt, finish_adoption, undo_adoption
 from crossgrade.store.adoptable import check_adoptable
-from crossgrade.store.archive import archive_name, part_of
+from crossgrade.store.archive import LEVELS, archive_name, check_folder, part_of
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store, remove_path
 from crossgrade.store.manifest import build_manifest, quick_drift, read_manifest, write_manifest
@@ -68,7 +68,9 @@ class State:
     files: int | None = None
     size: int = 0
     unrecorded: bool = False  # adopted by a run whose journal is lost: whole, but without its manifest
-    to_archive: int | None = None  # the generation whose archive is asked for and is not there
+    archive: Path | None = None  # the folder for an archive that is asked for and is not there
+    to_archive: int = 0  # the generation that it is to hold
+    archive_bytes: int = 0  # at most
 
 
 # ---- inspect
@@ -78,15 +80,37 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     state = _inspect(arguments, host)
     if arguments.archive is None:
         return state
+    if arguments.archive_level not in LEVELS:
+        raise TaskError(f"archive_level goes from {LEVELS[0]} to {LEVELS[-1]}, not {arguments.archive_level}")
     folder = absolute(arguments.archive, host)
-    if not folder.is_dir():
+    if follow(folder, host).kind not in ("directory", "unknown"):
         raise TaskError(f"there is no directory {folder} for the archive", remedy="Make it first.")
+    check_folder(host.store, folder)
     if state.active is None:
-        return replace(state, to_archive=state.number)
+        if folder.resolve().is_relative_to(state.path.resolve()):
+            raise TaskError(f"{folder} lies inside {state.path}, of which the archive is to be a backup")
+        return replace(state, archive=folder, to_archive=state.number, archive_bytes=state.size)
     backup = next((one for one in host.generations() if one.contents.get("adopted_from") == str(state.path)), None)
-    if backup is None or (backup.manifest and (folder / archive_name(host.store, backup)).is_file()):
+    if backup is None or (backup.manifest and _is_there(folder / archive_name(host.store, backup), backup)):
         return state
-    return replace(state, to_archive=backup.number)
+    manifest = host.store.manifest_path(backup.number)
+    size = read_manifest(manifest).total_bytes if manifest.exists() else 0
+    return replace(state, archive=folder, to_archive=backup.number, archive_bytes=size)
+
+
+def _is_there(archive: Path, backup: Generation) -> bool:
+    """Whether the archive of the backup is at its place. Raises TaskError when something else has its name."""
+    if not archive.exists():
+        return False
+    from crossgrade.store.archive_reading import read_archive_record
+
+    try:
+        if read_archive_record(archive).manifest == backup.manifest:
+            return True
+        problem = "it is the archive of something else"
+    except StoreError as error:
+        problem = error.message
+    raise TaskError(f"{archive} is not the archive of generation {backup.number}: {problem}", remedy=f"rm {archive}")
 
 
 def _inspect(arguments: Arguments, host: HostView) -> State:
@@ -122,7 +146,9 @@ def _same_entry(one: Path, other: Path) -> bool:
 def plan(arguments: Arguments, state: State) -> Plan:
     venv = state.store.venv(state.number)
     values = {"generation": state.number, "link": str(state.path)}
-    archiving = f"archive generation {state.to_archive} to {arguments.archive}" if state.to_archive else ""
+    archiving = f"archive generation {state.to_archive} to {arguments.archive}" if state.archive else ""
+    # As much as what is archived: wheels hold much that does not become smaller.
+    space = (Space(state.archive, state.archive_bytes, "the archive"),) if state.archive else ()
     if state.unrecorded:
         return Change(
             f"record every file of generation {state.number}, whose adoption was never recorded",
@@ -132,7 +158,7 @@ def plan(arguments: Arguments, state: State) -> Plan:
         )
     if state.active is not None:
         if archiving:
-            return Change(archiving, (), values, payload={"state": state}, space=_archive_space(arguments, state))
+            return Change(archiving, (), values, payload={"state": state}, space=space)
         return Unchanged(f"{state.path} is the active link, at generation {state.number}", values)
     before = "a venv"
     if state.files is not None:
@@ -152,17 +178,8 @@ def plan(arguments: Arguments, state: State) -> Plan:
             Prediction("active", "active", state.number),
         ),
         payload={"state": state},
-        space=_archive_space(arguments, state),
+        space=space,
     )
-
-
-def _archive_space(arguments: Arguments, state: State) -> tuple[Space, ...]:
-    """As much as what is archived: wheels hold much that does not become smaller."""
-    if state.to_archive is None or arguments.archive is None:
-        return ()
-    path = state.store.manifest_path(state.to_archive)
-    size = read_manifest(path).total_bytes if path.exists() else state.size
-    return (Space(Path(arguments.archive).expanduser().absolute(), size, "the archive"),)
 
 
 def _generation(state: State, run_id: str) -> Generation:
@@ -178,20 +195,18 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     state: State = change.payload["state"]
     parts = [_adopt(state, context)] if state.active is None else []
     parts += [_record(state, context)] if state.unrecorded else []
-    if state.to_archive is not None and arguments.archive is not None:
-        parts.append(_archive(state.to_archive, absolute(arguments.archive, context.host), arguments, context))
+    if state.archive is not None:
+        parts.append(_archive(state.to_archive, state.archive, arguments.archive_level, context))
     return Outcome(change.values, message="; ".join(parts))
 
 
-def _archive(number: int, folder: Path, arguments: Arguments, context: ApplyContext) -> str:
+def _archive(number: int, folder: Path, level: int, context: ApplyContext) -> str:
     from crossgrade.store.archive_writing import write_archive  # only those who ask for one need it
 
     store = context.store
     target = folder / archive_name(store, store.generation(number))
-    if not 1 <= arguments.archive_level <= 19:
-        raise TaskError(f"archive_level goes from 1 to 19, not {arguments.archive_level}")
     with context.step(f"archive generation {number} to {target}", {"archive": str(target)}):
-        size = write_archive(store, number, target, level=arguments.archive_level, progress=context.progress)
+        size = write_archive(store, number, target, level=level, progress=context.progress)
     return f"{target}, {size / 1e6:,.1f} MB"
 
 

@@ -15,6 +15,7 @@ import struct
 from pathlib import Path
 
 from crossgrade.errors import StoreError
+from crossgrade.places import nearest_existing
 from crossgrade.store.layout import Store
 
 # include/uapi/linux/fs.h: FS_IOC_GETFLAGS on 64 bits; FS_IMMUTABLE_FL, FS_APPEND_FL
@@ -51,9 +52,7 @@ def _check_mounts(path: Path, root: Path) -> None:
         raise StoreError(
             f"something is mounted inside {path}, at {inside[0]}: it cannot be moved", remedy=f"umount {inside[0]}"
         )
-    below = root
-    while not below.exists():
-        below = below.parent
+    below = nearest_existing(root)
     if below.stat().st_dev != path.stat().st_dev or _mount_of(below, mounts) != _mount_of(path, mounts):
         raise StoreError(
             f"{path} and the store {root} are on different filesystems or mounts, so no single rename can adopt it",

@@ -33,6 +33,9 @@ EXTRAS = "extras/"
 VENV = "venv"
 TOOLKITS = "toolkits"
 SUFFIX = ".tar.zst"
+# Some 900,000 entries, ten times a large environment. Whoever reads one holds all of it in memory.
+MANIFEST_BYTES = 1 << 28
+LEVELS = range(1, 20)  # zstd's own, but for those that need --ultra
 
 
 class ArchiveError(StoreError):
@@ -70,13 +73,11 @@ class Record:
             generation = Generation.from_json(value["generation"])
             if not isinstance(generation.contents, dict) or not isinstance(generation.environment, dict):
                 raise ArchiveError("the record in the archive is damaged: a generation has contents and an environment")
-            for place in value["places"]:
-                if (
-                    not str(place).startswith("/")
-                    or len(str(place).strip("/").split("/")) < 2
-                    or ".." in str(place).split("/")
-                ):
-                    raise ArchiveError(f"the record in the archive is damaged: {place!r} is no place of an environment")
+            strange = [place for place in value["places"] if not _is_place(str(place))]
+            if strange:
+                raise ArchiveError(
+                    f"the record in the archive is damaged: {strange[0]!r} is no place of an environment"
+                )
             return cls(
                 generation,
                 str(value["manifest"]),
@@ -89,6 +90,11 @@ class Record:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ArchiveError(f"the record in the archive is damaged: {error!r}") from error
+
+
+def _is_place(path: str) -> bool:
+    """Whether files of an environment may name it as theirs: `/` and `/usr` are too much to be replaced by another."""
+    return path.startswith("/") and len(path.strip("/").split("/")) > 1 and ".." not in path.split("/")
 
 
 def check_entries(manifest: Manifest, where: str) -> None:
@@ -128,6 +134,18 @@ def _problem(path: str, entry: Entry, entries: Mapping[str, Entry]) -> str:
     if entry.type == "link" and not entry.target:
         return "is a link to nowhere"
     return ""
+
+
+def check_folder(store: Store, folder: Path) -> None:
+    """Refuse a folder for archives inside what they are a backup of. Raises StoreError."""
+    real = folder.resolve()
+    inside = [store.root.resolve(), *([store.active_link.resolve()] if store.active_link else [])]
+    for place in inside:
+        if real.is_relative_to(place):
+            raise StoreError(
+                f"{folder} lies inside {place}, of which the archive is to be a backup",
+                remedy="Name a directory elsewhere, best on another disk.",
+            )
 
 
 def archive_name(store: Store, generation: Generation) -> str:

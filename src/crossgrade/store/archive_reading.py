@@ -22,26 +22,52 @@ from typing import IO, Any, Protocol, cast
 from blake3 import blake3
 
 from crossgrade.errors import StoreError
-from crossgrade.store.archive import EXTRAS, MANIFEST, RECORD, TOOLKITS, VENV, ArchiveError, Record, check_entries
+from crossgrade.places import free_bytes, shown_bytes
+from crossgrade.store.archive import (
+    EXTRAS,
+    MANIFEST,
+    MANIFEST_BYTES,
+    RECORD,
+    TOOLKITS,
+    VENV,
+    ArchiveError,
+    Record,
+    check_entries,
+)
 from crossgrade.store.manifest import Entry, Manifest, digest_of, parse_manifest
 
 _PIECE = 1 << 20
 _RECORD_BYTES = 1 << 24
-_MANIFEST_BYTES = 1 << 30
 _EXTRA_BYTES = 1 << 26
 _EXTRA = re.compile(r"lock\.txt|verdicts/[\w.-]+\.json")
-# tarfile reads an extended header at one go, of any size that it claims
-_HEADER_BYTES = 1 << 24
+# All headers of one member together: a path and a link target of 4096 bytes each fill a fraction of it. tarfile reads
+# an extended header at one go, of any size that it claims, and keeps every one of a chain of them.
+_HEADER_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
 class Unpacked:
-    """What was in an archive: its record, the manifest of its venv, and how many files and bytes were checked."""
+    """What was in an archive: its record, the manifest of its venv, and how many files and bytes were checked.
+
+    `mode` and `owner` (user, group) are those of the venv's own folder, which no manifest lists.
+    """
 
     record: Record
     manifest: Manifest
     files: int
     bytes: int
+    mode: int
+    owner: tuple[int, int]
+
+    def seal_entries(self, venv: Path) -> None:
+        """Give the folders below the unpacked venv their modes, owners and times, once nothing in them changes more."""
+        _seal_folders(venv, self.manifest)
+
+    def seal_root(self, venv: Path) -> None:
+        """The same for the venv's own folder, once it lies where it stays: its owner may not move it any more."""
+        if os.geteuid() == 0:
+            os.chown(venv, *self.owner)
+        venv.chmod(self.mode)
 
 
 class _Readable(Protocol):
@@ -49,12 +75,20 @@ class _Readable(Protocol):
 
 
 class _Guarded(io.RawIOBase):
-    """A stream that hands out no more at once than a header may need. It only goes forward."""
+    """A stream that only goes forward, and hands out no more than headers may need while `in_headers`."""
 
     def __init__(self, stream: _Readable) -> None:
         self._stream = stream
         self._position = 0
-        self.largest = _HEADER_BYTES
+        self._left: int | None = None
+
+    @contextmanager
+    def in_headers(self) -> Iterator[None]:
+        self._left = _HEADER_BYTES
+        try:
+            yield
+        finally:
+            self._left = None
 
     def readable(self) -> bool:
         return True
@@ -66,13 +100,20 @@ class _Guarded(io.RawIOBase):
         if whence != os.SEEK_SET or position < self._position:
             raise ArchiveError("the archive is damaged: its members do not follow each other")
         while self._position < position:
-            if not self.read(min(_PIECE, position - self._position)):
+            if not self._read(min(_PIECE, position - self._position)):
                 break
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        if size < 0 or size > self.largest:
+        if not 0 <= size <= _PIECE:
             raise ArchiveError(f"the archive is damaged: a header claims {size:,} bytes")
+        if self._left is not None:
+            self._left -= size
+            if self._left < 0:
+                raise ArchiveError("the archive is damaged: the headers of one member are larger than any need to be")
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
         data = self._stream.read(size)
         self._position += len(data)
         return data
@@ -86,11 +127,26 @@ def unpack(path: Path, folder: Path | None, progress: Callable[[str], None] = la
     """
     with _opened(path) as stream, _explained(path):
         guarded = _Guarded(stream)
-        with tarfile.TarFile(fileobj=guarded, mode="r", errorlevel=2) as archive:
-            reader = _Reader(archive, folder)
-            unpacked = reader.read(progress)
+        with _members(guarded) as archive:
+            unpacked = _Reader(archive, guarded, folder).read(progress)
         _check_end(guarded)
     return unpacked
+
+
+def read_archive_record(path: Path) -> Record:
+    """What an archive says of itself, without looking at the rest. Raises ArchiveError when it is none of ours."""
+    with _opened(path) as stream, _explained(path):
+        guarded = _Guarded(stream)
+        with _members(guarded) as archive:
+            return _Reader(archive, guarded, None).record()
+
+
+@contextmanager
+def _members(guarded: _Guarded) -> Iterator[tarfile.TarFile]:
+    with guarded.in_headers():
+        archive = tarfile.TarFile(fileobj=guarded, mode="r", errorlevel=2)
+    with archive:
+        yield archive
 
 
 @contextmanager
@@ -134,12 +190,13 @@ def _check_end(stream: _Guarded) -> None:
 @dataclass
 class _Reader:
     archive: tarfile.TarFile
+    stream: _Guarded
     folder: Path | None
     files: int = 0
     size: int = 0
 
     def read(self, progress: Callable[[str], None]) -> Unpacked:
-        record = Record.from_json(self._json(self._next(RECORD), _RECORD_BYTES))
+        record = self.record()
         manifest = self._manifest(self._next(MANIFEST), MANIFEST)
         if manifest.digest != record.manifest:
             raise ArchiveError("the archive's manifest is not the one that its record names")
@@ -148,6 +205,7 @@ class _Reader:
             self._extra(member)
             member = self._member()
         progress(f"unpacking {len(manifest.entries):,} entries, {manifest.total_bytes / 1e6:,.0f} MB")
+        mode, owner = member.mode & 0o777, (member.uid, member.gid)
         self._tree(member, VENV, manifest)
         for digest in record.toolkits:
             if not digest.isalnum():
@@ -155,14 +213,24 @@ class _Reader:
             progress(f"unpacking toolkit {digest[:12]}")
             toolkit = self._manifest(self._next(f"{TOOLKITS}/{digest}.jsonl"), digest)
             self._tree(self._member(), f"{TOOLKITS}/{digest}", toolkit)
-        if self.archive.next() is not None:
-            raise ArchiveError("there are more members than the archive's manifest lists")
-        return Unpacked(record, manifest, self.files, self.size)
+            if self.folder is not None:
+                _seal_folders(self.folder / TOOLKITS / digest, toolkit)
+        with self.stream.in_headers():
+            if self.archive.next() is not None:
+                raise ArchiveError("there are more members than the archive's manifest lists")
+        return Unpacked(record, manifest, self.files, self.size, mode, owner)
+
+    def record(self) -> Record:
+        value = json.loads(self._data(self._next(RECORD), _RECORD_BYTES))
+        if not isinstance(value, dict):
+            raise ArchiveError(f"{RECORD} holds no object")
+        return Record.from_json(value)
 
     # ---- members
 
     def _member(self) -> tarfile.TarInfo:
-        member = self.archive.next()
+        with self.stream.in_headers():
+            member = self.archive.next()
         cast("Any", self.archive).members.clear()  # tarfile keeps them all, for 60,000 files some 60 MB
         if member is None:
             raise ArchiveError("the archive ends before everything that it announces")
@@ -190,17 +258,10 @@ class _Reader:
             left -= len(data)
             yield data
 
-    def _json(self, member: tarfile.TarInfo, largest: int) -> dict[str, object]:
-        value = json.loads(self._data(member, largest))
-        if not isinstance(value, dict):
-            raise ArchiveError(f"{member.name} holds no object")
-        return value
-
     def _manifest(self, member: tarfile.TarInfo, where: str) -> Manifest:
+        data = self._data(member, MANIFEST_BYTES)
         try:
-            manifest = parse_manifest(self._data(member, _MANIFEST_BYTES), Path(where))
-        except ArchiveError:
-            raise
+            manifest = parse_manifest(data, Path(where))
         except StoreError as error:
             raise ArchiveError(error.message) from error
         if digest_of(manifest.entries) != manifest.digest:
@@ -228,6 +289,7 @@ class _Reader:
             raise ArchiveError(f"{prefix} was expected in the archive, not {top.name!r}")
         root = self.folder / prefix if self.folder is not None else None
         if root is not None:
+            _check_room(root.parent, manifest.total_bytes)
             root.mkdir(parents=True)
         first: dict[str, Entry] = {}
         for path in sorted(manifest.entries):
@@ -249,8 +311,6 @@ class _Reader:
                 first[path] = entry
             else:
                 raise ArchiveError(f"{member.name!r} is not what the archive's manifest says")
-        if root is not None:
-            _finish_folders(root, manifest)
 
     def _hard_link(
         self,
@@ -301,11 +361,19 @@ def _own(target: str, entry: Entry) -> None:
         os.chown(target, entry.uid, entry.gid, follow_symlinks=False)
 
 
-def _finish_folders(root: Path, manifest: Manifest) -> None:
+def _check_room(folder: Path, needed: int) -> None:
+    free = free_bytes(folder)
+    if needed > free:
+        raise StoreError(
+            f"the filesystem of {folder} has {shown_bytes(free)} left, and {shown_bytes(needed)} are needed",
+            remedy="Make room there, or restore to a --root on another filesystem.",
+        )
+
+
+def _seal_folders(root: Path, manifest: Manifest) -> None:
     """Modes, owners and times of directories, the deepest first: until then each had to be writable."""
     for path in sorted((path for path, entry in manifest.entries.items() if entry.type == "directory"), reverse=True):
         entry, target = manifest.entries[path], f"{root}/{path}"
         _own(target, entry)
         os.chmod(target, stat.S_IMODE(entry.mode))  # noqa: PTH101 - str paths, as above
         os.utime(target, ns=(entry.mtime_ns, entry.mtime_ns))
-    root.chmod(0o755)

@@ -17,7 +17,6 @@ import errno
 import fcntl
 import os
 import shutil
-import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Literal
 
 from crossgrade.errors import StoreError
+from crossgrade.store.manifest import type_of
+from crossgrade.store.scanning import scan
 
 # include/uapi/linux/fs.h: _IOW(0x94, 9, int)
 _FICLONE = 0x40049409
@@ -69,36 +70,32 @@ def clone_tree(source: Path, target: Path, progress: Callable[[str], None] = lam
     """Copy the tree below `source` to `target`, which must not be there yet; all cores are used.
 
     Modes, owners, times, extended attributes, links and holes are kept. Raises StoreError for something that cannot be
-    copied (a socket, a device), OSError when the disk is full. It is durable when the filesystem has been synced.
+    copied (a socket, a device) or read, OSError when the disk is full. It is durable once the filesystem is synced.
     """
     copier = _Copier()
-    folders: list[tuple[str, str, os.stat_result]] = []
+    old, new = os.fspath(source), os.fspath(target)
+    folders: list[tuple[str, str, os.stat_result]] = [(old, new, source.stat())]
     files: list[tuple[str, str, os.stat_result]] = []
     again: list[tuple[str, str]] = []
-    pending = [(os.fspath(source), os.fspath(target))]
-    while pending:
-        old, new = pending.pop()
-        folders.append((old, new, os.stat(old)))  # noqa: PTH116 - str paths from scandir, in a hot loop
-        os.mkdir(new, 0o700)  # noqa: PTH102 - the same
-        with os.scandir(old) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                place = f"{new}/{entry.name}"
-                if stat.S_ISDIR(status.st_mode):
-                    pending.append((entry.path, place))
-                elif stat.S_ISLNK(status.st_mode):
-                    os.symlink(os.readlink(entry.path), place)  # noqa: PTH115, PTH211 - the same
-                    _keep(entry.path, place, status)
-                elif not stat.S_ISREG(status.st_mode):
-                    raise StoreError(
-                        f"{entry.path} is neither a file, a directory nor a link: it cannot be copied",
-                        remedy="Remove it from the environment, or build the candidate with `base: fresh`.",
-                    )
-                elif status.st_nlink > 1 and (status.st_dev, status.st_ino) in copier.seen:
-                    again.append((copier.seen[status.st_dev, status.st_ino], place))
-                else:
-                    copier.seen[status.st_dev, status.st_ino] = place
-                    files.append((entry.path, place, status))
+    target.mkdir(0o700)
+    for path, status, aim in scan(source):  # a folder comes before what is in it
+        original, place, kind = f"{old}/{path}", f"{new}/{path}", type_of(status.st_mode)
+        if kind == "directory":
+            folders.append((original, place, status))
+            os.mkdir(place, 0o700)  # noqa: PTH102 - str paths, in a hot loop
+        elif kind == "link":
+            os.symlink(aim, place)  # noqa: PTH211 - the same
+            _keep(original, place, status)
+        elif kind == "other":
+            raise StoreError(
+                f"{original} is neither a file, a directory nor a link: it cannot be copied",
+                remedy="Remove it from the environment, or build the candidate with `base: fresh`.",
+            )
+        elif status.st_nlink > 1 and (status.st_dev, status.st_ino) in copier.seen:
+            again.append((copier.seen[status.st_dev, status.st_ino], place))
+        else:
+            copier.seen[status.st_dev, status.st_ino] = place
+            files.append((original, place, status))
     progress(f"copying {len(files):,} files")
     files.sort(key=lambda file: file[2].st_size, reverse=True)  # so that no core is left alone with the largest
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -106,8 +103,8 @@ def clone_tree(source: Path, target: Path, progress: Callable[[str], None] = lam
             pass
     for first, place in again:
         os.link(first, place)
-    for old, new, status in reversed(folders):  # the deepest first: filling a folder changes its time
-        _keep(old, new, status)
+    for original, place, status in reversed(folders):  # the deepest first: filling a folder changes its time
+        _keep(original, place, status)
     return Cloned(len(files), sum(file[2].st_size for file in files), "reflink" if copier.reflink else "copy")
 
 

@@ -253,7 +253,15 @@ def remove_path(path: Path) -> bool:
     if path.is_dir() and not path.is_symlink():
         import shutil  # some 8 ms that a rollback does not need
 
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        except PermissionError:  # folders that even their owner may not write to, as archives may hold them
+            path.chmod(0o700)
+            for folder, names, _ in os.walk(path):
+                for below in (Path(folder, name) for name in names):
+                    if not below.is_symlink():
+                        below.chmod(0o700)
+            shutil.rmtree(path)
         return True
     try:
         path.unlink()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from blake3 import blake3
 
@@ -34,6 +34,9 @@ from crossgrade.store.atomic import write_file
 from crossgrade.store.hashing import Found, hash_files
 from crossgrade.store.hashing import hash_file as hash_file
 from crossgrade.store.scanning import TYPE_BITS, scan
+
+if TYPE_CHECKING:
+    from crossgrade.store.layout import Store
 
 SCHEMA = 2
 EntryType = Literal["file", "directory", "link", "other"]
@@ -114,7 +117,7 @@ class Comparison:
 # ---- reading a tree
 
 
-def _type_of(mode: int) -> EntryType:
+def type_of(mode: int) -> EntryType:
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):
@@ -123,7 +126,7 @@ def _type_of(mode: int) -> EntryType:
 
 
 def _entry(path: str, status: os.stat_result, digest: str = "", target: str = "", racy: bool = False) -> Entry:
-    kind = _type_of(status.st_mode)
+    kind = type_of(status.st_mode)
     size = status.st_size if kind == "file" else 0  # a directory's size is the filesystem's affair
     return Entry(
         path, kind, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, size,
@@ -269,6 +272,17 @@ def read_manifest(path: Path) -> Manifest:
     return parse_manifest(data, path)
 
 
+def recorded_manifest(store: Store, number: int) -> Manifest:
+    """The manifest of a generation. Raises StoreError when it has none, or not the one that its record names."""
+    generation = store.generation(number)
+    if not generation.manifest:
+        raise StoreError(f"generation {number} is not complete and has no manifest")
+    manifest = read_manifest(store.manifest_path(number))
+    if manifest.digest != generation.manifest:
+        raise StoreError(f"the manifest of generation {number} is not the one that was recorded for it")
+    return manifest
+
+
 def parse_manifest(data: bytes, path: Path) -> Manifest:
     """The manifest in the bytes of a file; `path` is for messages. Raises StoreError as `read_manifest` does."""
     line, _, body = data.partition(b"\n")
@@ -319,15 +333,16 @@ def compare(manifest: Manifest, root: Path, *, full: bool) -> Comparison:
     if len(tree.unchanged) + len(recorded) < len(before):
         missing = sorted(before.keys() - recorded.keys() - {entry.path for entry in tree.unchanged})
     more = sorted(now.keys() - recorded.keys())
-    bytecode = [path for path in more if _is_bytecode(path, now[path])]
-    extra = [path for path in more if not _is_bytecode(path, now[path])]
+    bytecode = [path for path in more if is_bytecode(path, now[path].type)]
+    extra = [path for path in more if not is_bytecode(path, now[path].type)]
     files = len(tree.unchanged) + sum(entry.type == "file" for entry in now.values())
     return Comparison(tuple(changed), tuple(missing), tuple(extra), tuple(bytecode), files, tree.bytes_read)
 
 
-def _is_bytecode(path: str, entry: Entry) -> bool:
+def is_bytecode(path: str, kind: EntryType) -> bool:
+    """Whether it is what Python writes at an import, or a folder for it: nothing is lost without it."""
     parts = path.split("/")
-    if entry.type == "directory":
+    if kind == "directory":
         return parts[-1] == _BYTECODE_FOLDER
     return len(parts) > 1 and parts[-2] == _BYTECODE_FOLDER and path.endswith(".pyc")
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from crossgrade.store.quoting import ACTIVATION
+from crossgrade.store.scanning import scan
 
 _SCRIPT_BYTES = 1 << 20
 _LARGEST_BYTES = 1 << 26
@@ -39,7 +40,7 @@ Rewrite = Callable[[bytes, str, str], bytes]
 def relocate(venv: Path, old: Sequence[Path], new: Path) -> tuple[str, ...]:
     """Let every file of the venv at `venv` that names one of the `old` places name `new` instead.
 
-    Returns the relative paths of what was changed, in order; a second call changes nothing. Raises OSError.
+    Returns the relative paths of what was changed, in order; a second call changes nothing. Raises OSError, StoreError.
     """
     places = sorted({os.fspath(place) for place in old} - {os.fspath(new)}, key=len, reverse=True)
     changed: list[str] = []
@@ -181,19 +182,14 @@ def _direct_url(data: bytes, old: str, new: str) -> bytes:
 
 def _relink(venv: Path, places: Sequence[str], new: str) -> list[str]:
     changed = []
-    for folder, names, files in os.walk(venv):
-        for name in (*names, *files):
-            path = Path(folder, name)
-            if not path.is_symlink():
-                continue
-            target = os.fspath(path.readlink())
-            for place in places:
-                if _below(os.fsencode(target), place):
-                    temporary = _beside(path)
-                    temporary.symlink_to(new + target[len(place) :])
-                    temporary.rename(path)
-                    changed.append(str(path.relative_to(venv)))
-                    break
+    for relative, target in [(path, target) for path, _, target in scan(venv) if target]:
+        place = next((place for place in places if _below(os.fsencode(target), place)), None)
+        if place is not None:
+            path = venv / relative
+            temporary = _beside(path)
+            temporary.symlink_to(new + target[len(place) :])
+            temporary.rename(path)
+            changed.append(relative)
     return changed
 
 
