@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 from tests.support.tally import TALLY, Tally
-
-
-@pytest.fixture(autouse=True, scope="session")
-def hangups_arrive() -> None:
-    """Under `nohup` programs inherit that SIGHUP is ignored, and crossgrade leaves it so: the tests send it."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

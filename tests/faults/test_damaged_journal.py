@@ -13,6 +13,7 @@ import pytest
 from tests.support.commands import snapshot
 from tests.support.privileges import needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
+from tests.support.strace import injecting
 
 from crossgrade.engine.journal import moved_away
 
@@ -93,21 +94,8 @@ def test_an_adoption_whose_journal_is_lost_is_recorded_anew(tmp_path: Path) -> N
 
 @needs_strace
 def test_a_full_machine_is_not_called_damage(interrupted: SmallUpgrade) -> None:
-    inject = "inject=pwrite64:error=ENOSPC:when=1+"
-    argv = [
-        "strace",
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        "trace=pwrite64",
-        "-e",
-        inject,
-    ]
-    completed = subprocess.run(
-        [*argv, *interrupted.argv("rollback")], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
+    argv = [*injecting("pwrite64:error=ENOSPC:when=1+"), *interrupted.argv("rollback")]
+    completed = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert completed.returncode != 0
     assert "damaged" not in completed.stderr
     assert "Traceback" not in completed.stderr

@@ -17,6 +17,7 @@ import pytest
 from tests.support.interruptions import each, nothing_left, recovered, whole
 from tests.support.privileges import needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
+from tests.support.strace import injecting
 from tests.support.tally import Tally
 
 # the calls by which files are changed and made durable; some have two names, and which one is used is libc's affair
@@ -60,29 +61,14 @@ class Injection:
 def run_injected(upgrade: SmallUpgrade, injection: Injection, command: str = "upgrade") -> tuple[int, str, bool]:
     """Exit code, stderr, and whether the injection happened."""
     log = upgrade.folder / "strace.log"
-    calls = CALLS[injection.call]
-    argv = [
-        "strace",
-        "-qq",
-        "-o",
-        str(log),
-        "-e",
-        f"trace={calls}",
-        "-e",
-        f"inject={calls}:{injection.what}:when={injection.when}",
-    ]
-    argv += ["-f", "--seccomp-bpf"] if injection.children else []
+    what = f"{CALLS[injection.call]}:{injection.what}:when={injection.when}"
+    argv = injecting(what, log=log, children=injection.children)
+    argv += ["--seccomp-bpf"] if injection.children else []
     if injection.call == "openat":
-        for path in (upgrade.root, *sorted(upgrade.root.rglob("*"))):
-            argv += ["-P", str(path)] if not path.is_symlink() and "lib" not in path.parts else []
-        argv += [
-            "-P",
-            str(upgrade.store.root),
-            "-P",
-            str(upgrade.store.journal_path),
-            "-P",
-            str(upgrade.store.lock_path),
-        ]
+        below = [path for path in upgrade.root.rglob("*") if not path.is_symlink() and "lib" not in path.parts]
+        store = upgrade.store
+        for path in (upgrade.root, *sorted(below), store.root, store.journal_path, store.lock_path):
+            argv += ["-P", str(path)]
     completed = subprocess.run(
         [*argv, *upgrade.argv(command)],
         stdin=subprocess.DEVNULL,
@@ -146,6 +132,41 @@ def test_some_calls(tmp_path: Path, tally: Tally) -> None:
     each(tmp_path, cases, lambda place, injection: _must_happen(place, injection, tally))
 
 
+def inject_into_rollback(upgrade: SmallUpgrade, injection: Injection, tally: Tally) -> bool:
+    """The same, while an upgraded server goes back; afterwards it has been upgraded again."""
+    assert upgrade.run("upgrade").code == 0
+    code, said, happened = run_injected(upgrade, injection, "rollback")
+    outcome = "lost"
+    try:
+        nothing_left(upgrade)
+        outcome = whole(upgrade)
+        if injection.what.startswith("error"):
+            assert code in DOCUMENTED, (code, said)
+            assert "Traceback" not in said, said
+        elif happened:
+            assert code in KILLED, (code, said)
+        if code == 0:
+            assert outcome == "old", said
+        upgrade.run("rollback")  # it finishes the one that was interrupted, or finds nothing to go back to
+        if outcome == "old":
+            assert whole(upgrade) == "old"
+        recovered(upgrade, "upgrade")
+    finally:
+        if happened:
+            tally.add(f"{injection.kind} of rollback", outcome)  # type: ignore[arg-type]  # old, new or lost
+    return happened
+
+
+def test_some_calls_of_a_rollback(tmp_path: Path, tally: Tally) -> None:
+    upgrade = make_small_upgrade(tmp_path / "server")
+    for injection in (
+        Injection("rename", "signal=SIGKILL", 1),
+        Injection("fsync", "signal=SIGKILL", 3),
+        Injection("write", "error=ENOSPC", 4),
+    ):
+        assert inject_into_rollback(upgrade, injection, tally), f"{injection} did not happen"
+
+
 def _must_happen(place: Path, injection: Injection, tally: Tally) -> None:
     assert inject(place, injection, tally), f"{injection} did not happen"
 
@@ -163,12 +184,27 @@ def _swept(place: Path, call: str, what: str, tally: Tally) -> None:
 
 @pytest.mark.faults
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("what", ["signal=SIGKILL", *(f"error={name}" for name in ERRORS)])
+def test_every_call_of_a_rollback(tmp_path: Path, tally: Tally, what: str) -> None:
+    calls = ("fsync", "rename", "unlink", "openat", "write", "symlink")
+    each(tmp_path, calls, lambda place, call: _swept_rollback(place, call, what, tally))
+
+
+def _swept_rollback(place: Path, call: str, what: str, tally: Tally) -> None:
+    upgrade, when = make_small_upgrade(place), 1
+    while inject_into_rollback(upgrade, Injection(call, what, when), tally):
+        when += 1
+    assert when > 1, f"{call} is never called: the sweep swept nothing"
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
 def test_children_too(tmp_path: Path, tally: Tally) -> None:
     """Also uv and whatever else runs: a run may fail then, but nothing is lost."""
     cases = [
         Injection(call, what, when, children=True)
         for call in ("rename", "unlink", "write", "mkdir", "fsync")
-        for what in ("signal=SIGKILL", "error=ENOSPC")
+        for what in ("signal=SIGKILL", *(f"error={name}" for name in ERRORS))
         for when in (1, 2, 3, 5, 8, 13, 21)
     ]
     hit: set[str] = set()

@@ -14,6 +14,7 @@ import pytest
 from tests.support.commands import Answer, crossgrade
 from tests.support.privileges import needs_mounts, needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
+from tests.support.strace import injecting
 
 from crossgrade.errors import StoreError
 from crossgrade.store.adoptable import check_adoptable, mount_points
@@ -192,8 +193,7 @@ def test_mount_points_with_odd_names() -> None:
 
 def without_exchange(upgrade: SmallUpgrade, command: str, *more: str) -> Answer:
     """The real program, to whom the real kernel answers as a filesystem without RENAME_EXCHANGE does."""
-    argv = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=renameat2,symlink,rename,unlink"]
-    argv += ["-e", "inject=renameat2:error=EINVAL", *more, *upgrade.argv(command)]
+    argv = [*injecting("renameat2:error=EINVAL", *more), *upgrade.argv(command)]
     completed = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     return Answer(completed.returncode, completed.stdout, completed.stderr)
 
@@ -211,7 +211,7 @@ def test_two_steps_where_one_is_not_possible(upgrade: SmallUpgrade) -> None:
 @pytest.mark.parametrize("command", ["upgrade", "rollback"])
 def test_killed_between_the_two_steps(upgrade: SmallUpgrade, command: str) -> None:
     # the first link is the one that waits where the venv will be, the second the one at the old path
-    killed = without_exchange(upgrade, "upgrade", "-e", "inject=symlink:signal=SIGKILL:when=2")
+    killed = without_exchange(upgrade, "upgrade", "symlink:signal=SIGKILL:when=2")
     assert killed.code in (-signal.SIGKILL, 128 + signal.SIGKILL), killed.stderr
     assert not upgrade.env.exists(), "this is the moment in which the path is not there"
     answer = without_exchange(upgrade, command)
@@ -224,7 +224,7 @@ def test_killed_between_the_two_steps(upgrade: SmallUpgrade, command: str) -> No
 
 @needs_strace
 def test_taken_back_where_names_cannot_be_exchanged(upgrade: SmallUpgrade) -> None:
-    killed = without_exchange(upgrade, "upgrade", "-e", "inject=symlink:signal=SIGKILL:when=2")
+    killed = without_exchange(upgrade, "upgrade", "symlink:signal=SIGKILL:when=2")
     assert killed.code != 0
     manifest = upgrade.store.manifest_path(1)
     manifest.write_bytes(manifest.read_bytes()[:-10])  # nothing proves now that it is whole: it must go back

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.privileges import needs_strace
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
+from tests.support.strace import injecting
 
 
 @pytest.fixture
@@ -125,18 +126,8 @@ def test_an_interrupted_run_keeps_gc_and_retire_away(upgrade: SmallUpgrade) -> N
 @needs_strace
 def test_a_removal_that_was_killed_is_finished(upgrade: SmallUpgrade) -> None:
     assert upgrade.run("rollback", "--to", "1").code == 0
-    argv = [
-        "strace",
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        "trace=unlinkat",
-        "-e",
-        "inject=unlinkat:signal=SIGKILL:when=5",
-    ]
-    subprocess.run([*argv, *upgrade.argv("gc", "--keep", "0")], capture_output=True, check=False)
+    argv = [*injecting("unlinkat:signal=SIGKILL:when=5"), *upgrade.argv("gc", "--keep", "0")]
+    subprocess.run(argv, capture_output=True, check=False)
     states = {each.number: each.state for each in upgrade.store.generations()}
     assert "building" in states.values(), "a half removed one can never be activated"
     assert upgrade.run("gc", "--keep", "0").code == 0

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from crossgrade.engine.request import DEFAULT_PLAYBOOK, Request, find_root
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
+from crossgrade.report.steady import mute
 from crossgrade.store.layout import Store
 
 
@@ -57,7 +58,10 @@ def agreed(options: Mapping[str, Any], question: str) -> bool:
     """Ask, where there is somebody to ask: a terminal on both sides, and neither --yes nor --json."""
     if options["yes"] or options["json"] or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return True
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 def _seconds(text: str) -> int | None:
@@ -82,6 +86,14 @@ def people(options: Mapping[str, Any]) -> TextIO:
     return sys.stderr if options.get("json") else sys.stdout
 
 
+def complain(text: str) -> None:
+    """Write an error to stderr; when that cannot be, the exit code says it alone."""
+    try:
+        print(f"crossgrade: {text}", file=sys.stderr, flush=True)  # noqa: T201 - the program's own error output
+    except OSError:
+        mute(sys.stderr)
+
+
 def guarded(body: Callable[[], int]) -> int:
     """Run a command; errors that a user can mend are shown without a traceback, with their exit code."""
     from crossgrade.engine.interrupt import Interrupted
@@ -89,7 +101,7 @@ def guarded(body: Callable[[], int]) -> int:
     try:
         return int(body())
     except CrossgradeError as error:
-        print(f"crossgrade: {error}", file=sys.stderr)  # noqa: T201 - the program's own error output
+        complain(str(error))
         return int(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone; nothing is left to say
@@ -97,8 +109,8 @@ def guarded(body: Callable[[], int]) -> int:
     except OSError as error:
         # The machine says no (a read-only disk, a file where a folder should be): not a fault of ours.
         where = f"{error.filename}: " if error.filename else ""
-        print(f"crossgrade: {where}{error.strerror or error}", file=sys.stderr)  # noqa: T201 - the same
+        complain(f"{where}{error.strerror or error}")
         return int(ExitCode.NOTHING_CHANGED)
     except (Interrupted, KeyboardInterrupt):
-        print("crossgrade: interrupted", file=sys.stderr)  # noqa: T201 - the program's own error output
+        complain("interrupted")
         return int(ExitCode.INTERRUPTED)

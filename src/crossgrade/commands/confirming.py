@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from crossgrade.engine.events import Events
 from crossgrade.engine.request import Request
 from crossgrade.errors import ExitCode, WrongOptionsError
 from crossgrade.report.run_log import RunLog
+from crossgrade.report.steady import SteadyStream
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 
@@ -33,7 +35,7 @@ def watch_command(options: Options) -> int:
 def _confirm(options: Options, request: Request) -> int:
     from crossgrade.engine.returning import confirm
 
-    terminal = Terminal(people(options))
+    terminal = Terminal(SteadyStream(people(options)))
     generation = confirm(request, Events("localhost", (terminal,)))
     if options["json"]:
         sys.stdout.write(json.dumps({"schema": SCHEMA, "confirmed": generation}) + "\n")
@@ -50,14 +52,14 @@ def _watch(options: Options) -> int:
     from crossgrade.engine.watching import watch
 
     root = Path(options["root"]).absolute()
-    log = RunLog()
+    log, own = RunLog(), SteadyStream(sys.stdout)
     try:
-        return watch(Request("return", root / "no playbook", root), Events("localhost", (log,)), _told)
+        return watch(Request("return", root / "no playbook", root), Events("localhost", (log,)), partial(_tell, own))
     finally:
         log.close()
 
 
-def _told(text: str) -> None:
-    """A line of the watcher's log."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S")
-    print(f"{when} {text}", flush=True)  # noqa: T201 - stdout is its log
+def _tell(log: SteadyStream, text: str) -> None:
+    """A line of the watcher's log, which is its stdout."""
+    log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    log.flush()

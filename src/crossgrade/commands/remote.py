@@ -7,18 +7,16 @@ ends with the connection's help only as a viewport. Bringing itself to the host 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from crossgrade.commands.common import people
+from crossgrade.commands.run_output import RunOutput
 from crossgrade.engine.events import Event
 from crossgrade.engine.prepare import Prepared
 from crossgrade.errors import CrossgradeError, ExitCode, HostUnreachableError, WrongOptionsError
 from crossgrade.hosts.remote_run import run_remote
 from crossgrade.hosts.ssh import open_connection, ssh_target
 from crossgrade.playbook.inventory import Host
-from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 
 
@@ -33,28 +31,31 @@ def run_on_hosts(options: Mapping[str, Any], prepared: Prepared) -> int:
         )
     if options.get("plan") or options.get("out"):
         raise WrongOptionsError("saved plans work on this machine only yet", remedy="Run it on the host itself.")
-    terminal = Terminal(people(options), verbosity=options["verbose"], show_diff=options["diff"])
-    for host in prepared.hosts:
-        try:
-            code = _run_on(host, options, prepared, terminal)
-        except HostUnreachableError as error:
-            terminal.write([Line(f"unreachable: [{host.name}]: {error}", "failed")])
-            return ExitCode.UNREACHABLE
-        finally:
-            terminal.close()
-        if code:
-            terminal.write([Line(f"{host.name}: exit code {code}", "failed")])
-            return code
+    output = RunOutput(options)
+    try:
+        for host in prepared.hosts:
+            try:
+                code = _run_on(host, options, prepared, output)
+            except HostUnreachableError as error:
+                output.terminal.write([Line(f"unreachable: [{host.name}]: {error}", "failed")])
+                return ExitCode.UNREACHABLE
+            finally:
+                output.terminal.close()
+            if code:
+                output.terminal.write([Line(f"{host.name}: exit code {code}", "failed")])
+                return code
+    finally:
+        output.close()
     return ExitCode.DONE
 
 
-def _run_on(host: Host, options: Mapping[str, Any], prepared: Prepared, terminal: Terminal) -> int:
-    target = ssh_target(host.name, host.vars)
+def _run_on(host: Host, options: Mapping[str, Any], prepared: Prepared, output: RunOutput) -> int:
+    target, terminal = ssh_target(host.name, host.vars), output.terminal
     with open_connection(target, on_retry=lambda message: terminal.write([Line(message, "warning")])) as connection:
         return run_remote(
             connection,
             remote_command(options, prepared, host),
-            lambda line: _relay(line, host.name, options, terminal),
+            lambda line: _relay(line, host.name, options, output),
             on_stderr=lambda line: (
                 terminal.write([Line(f"{host.name}: {line}", "faint")]) if options["verbose"] else None
             ),
@@ -85,7 +86,7 @@ def remote_command(options: Mapping[str, Any], prepared: Prepared, host: Host) -
     return argv
 
 
-def _relay(line: str, host: str, options: Mapping[str, Any], terminal: Terminal) -> None:
+def _relay(line: str, host: str, options: Mapping[str, Any], output: RunOutput) -> None:
     """Show an event of the host under the host's name. Raises CrossgradeError for what is no event."""
     try:
         value = json.loads(line)
@@ -95,6 +96,5 @@ def _relay(line: str, host: str, options: Mapping[str, Any], terminal: Terminal)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CrossgradeError(f"{host}: its crossgrade sent a line that is no event: {line[:200]!r}") from error
     if options["json"]:
-        sys.stdout.write(json.dumps(event.to_json()) + "\n")
-        sys.stdout.flush()
-    terminal(event)
+        output.write_event(json.dumps(event.to_json()))
+    output.terminal(event)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossgrade.commands.common import agreed, guarded, people, request_from
+from crossgrade.commands.run_output import RunOutput
 from crossgrade.engine.events import Events, Listener
 from crossgrade.engine.journal import reading
 from crossgrade.engine.plan import SavedPlan, load_plan, save_plan
@@ -143,28 +144,24 @@ def _upgrade(options: Options) -> int:
         raise WrongOptionsError(
             f"the plan is for {saved.root}, not for {request.root}", remedy=f"Give --root {saved.root}."
         )
-    terminal = Terminal(people(options), verbosity=options["verbose"], show_diff=options["diff"])
-    report, log = RunReport(), RunLog()
-    listeners: tuple[Listener, ...] = (terminal, report, log)
-    if options["json"]:
-        listeners += (JsonLines(sys.stdout),)
-    events = Events("localhost", listeners)
+    output, report, log = RunOutput(options), RunReport(), RunLog()
+    events = Events("localhost", (*output.listeners, report, log))
     try:
         ending = run_upgrade(
             request,
             events,
             plan_basis,
-            lambda plan: agreed(options, _question(plan)),
+            lambda plan: _confirmed(options, output, plan),
             saved=saved,
             resume=options["resume"],
-            show_plan=lambda plan: _show_plan(terminal, plan, options) if plan.has_work else None,
+            show_plan=lambda plan: _show_plan(output.terminal, plan, options) if plan.has_work else None,
             write_report=report.write,
         )
     except Refusal as refusal:
-        _show_plan(terminal, refusal.plan, options)
+        _show_plan(output.terminal, refusal.plan, options)
         raise CrossgradeError(refusal.reason, remedy="Nothing was changed.") from refusal
     finally:
-        terminal.close()
+        output.close()
         log.close()
     return ending.exit_code
 
@@ -180,6 +177,7 @@ def _resumed(given: Request) -> Request:
     return request if given.confirm_within is None else replace(request, confirm_within=given.confirm_within)
 
 
-def _question(plan: SavedPlan) -> str:
+def _confirmed(options: Options, output: RunOutput, plan: SavedPlan) -> bool:
+    output.check()
     changes = plan.count("change") + plan.count("may change")
-    return f"Carry out this plan ({changes} changes, {plan.count('check')} checks)?"
+    return agreed(options, f"Carry out this plan ({changes} changes, {plan.count('check')} checks)?")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from crossgrade.engine.events import Event
+from crossgrade.report.steady import Output
 from crossgrade.store.atomic import write_json
 
 SCHEMA = "crossgrade.report/1"
@@ -15,7 +16,7 @@ SCHEMA = "crossgrade.report/1"
 class JsonLines:
     """Writes each event as one line of JSON, and flushes: whoever follows sees it at once."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Output) -> None:
         self._stream = stream
 
     def __call__(self, event: Event) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from crossgrade.engine.events import Event
+from crossgrade.report.steady import SteadyStream
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -23,7 +24,7 @@ class RunLog:
     """A listener that opens `log.jsonl` in the run's folder when the run begins, and writes through structlog."""
 
     def __init__(self) -> None:
-        self._stream: TextIO | None = None
+        self._stream: SteadyStream | None = None
         self._logger: FilteringBoundLogger | None = None
 
     def __call__(self, event: Event) -> None:
@@ -45,9 +46,9 @@ class RunLog:
         import structlog
 
         descriptor = os.open(folder / "log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._stream = os.fdopen(descriptor, "a", encoding="utf-8", buffering=1)
+        self._stream = SteadyStream(os.fdopen(descriptor, "a", encoding="utf-8", buffering=1))
         self._logger = structlog.wrap_logger(
-            structlog.WriteLogger(self._stream),
+            structlog.WriteLogger(cast("TextIO", self._stream)),
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),

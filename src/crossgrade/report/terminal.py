@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, cast
 
 from crossgrade.engine.events import Event
+from crossgrade.report.steady import Output
 from crossgrade.report.text import Line, render
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _SGR = {
 }
 
 
-def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+def wants_colour(stream: Output, environment: Mapping[str, str] = os.environ) -> bool:
     """Whether escape sequences may be written to this stream."""
     if environment.get("NO_COLOR"):
         return False
@@ -39,7 +40,7 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
 class Terminal:
     """Writes lines to a stream, and shows what is under way in a line of its own when it is a terminal."""
 
-    def __init__(self, stream: TextIO, *, verbosity: int = 0, show_diff: bool = False) -> None:
+    def __init__(self, stream: Output, *, verbosity: int = 0, show_diff: bool = False) -> None:
         self._stream = stream
         self._verbosity = verbosity
         self._show_diff = show_diff
@@ -81,7 +82,7 @@ class Terminal:
             from rich.console import Console
             from rich.status import Status
 
-            console = Console(file=self._stream, no_color=not self._colour, highlight=False)
+            console = Console(file=cast("IO[str]", self._stream), no_color=not self._colour, highlight=False)
             self._status = Status(_LiveLine(self), console=console, refresh_per_second=4)
             self._status.start()
         self._message = message
