@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from crossgrade.commands.common import existing_store, guarded, request_from
+from crossgrade.commands.measuring import program
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.report.terminal import Terminal
@@ -72,18 +73,18 @@ def _bench(request: Request) -> int:
     terminal = Terminal(sys.stdout)
     terminal.write([Line(f"machine: {machine_name()}; medians of {REPEATS}")])
     options = ["--root", str(request.root), "--playbook", str(request.playbook)]
-    program = _program("crossgrade")
+    crossgrade = program("crossgrade")
     rows = [
-        _time("crossgrade --version", [program, "--version"]),
-        _time("crossgrade plan, nothing to do", [program, "plan", *options]),
-        _time("crossgrade status --json", [program, "status", "--json", *options]),
+        _time("crossgrade --version", [crossgrade, "--version"]),
+        _time("crossgrade plan, nothing to do", [crossgrade, "plan", *options]),
+        _time("crossgrade status --json", [crossgrade, "status", "--json", *options]),
         _time(
             "crossgrade rollback",
-            [program, "rollback", *options],
-            before=lambda: _quiet([program, "rollback", "--to", str(active), *options]),
+            [crossgrade, "rollback", *options],
+            before=lambda: _quiet([crossgrade, "rollback", "--to", str(active), *options]),
         ),
     ]
-    _quiet([program, "rollback", "--to", str(active), *options])
+    _quiet([crossgrade, "rollback", "--to", str(active), *options])
     terminal.write(Line(f"{row.label:<46} {row.median * 1000:>8.0f} ms") for row in rows)
     peers = _peers(_count_tasks(request))
     for peer, ours in peers:
@@ -101,10 +102,6 @@ def _count_tasks(request: Request) -> int:
 
     prepared = prepare(request)
     return sum(1 for play, _ in prepared.plays for _, steps in play.sections() for _ in walk(steps))
-
-
-def _program(name: str) -> str:
-    return str(Path(sys.executable).parent / name)
 
 
 def _quiet(argv: Sequence[str]) -> None:
@@ -125,7 +122,7 @@ def _time(label: str, argv: Sequence[str], *, before: Callable[[], None] | None 
 
 def _peers(tasks: int) -> list[tuple[Timing, str]]:
     """Ansible checking as many tasks that have nothing to do, where it is installed."""
-    ansible = Path(_program("ansible-playbook"))
+    ansible = Path(program("ansible-playbook"))
     if not ansible.exists():
         return []
     with tempfile.TemporaryDirectory(prefix="crossgrade-bench-") as folder:

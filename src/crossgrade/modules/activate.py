@@ -96,6 +96,7 @@ def plan(arguments: Arguments, state: State) -> Plan:
         (Difference(str(link or "the active link"), before, str(state.store.venv(number))),),
         values,
         predicts=(Prediction("active", "active", number),),
+        payload={"watched": state.watched},
     )
 
 
@@ -113,7 +114,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     record: dict[str, JSON] = {
         "generation": number, "previous": previous, "state": generation.state, "restart": list(arguments.restart),
     }  # fmt: skip
-    watched = read_healthy(arguments.healthy)
+    watched: Watched | None = change.payload["watched"]
     if watched:
         record["healthy"] = watched.to_json()
     back = [f"ln -sfn {store.venv(previous)} {link}", *([" ".join(arguments.restart)] if arguments.restart else [])]
@@ -178,6 +179,11 @@ def _restart(command: Sequence[str], context: ApplyContext) -> None:
         )
 
 
+def _restart_on_record(record: Mapping[str, JSON], context: ApplyContext) -> None:
+    command = record.get("restart")
+    _restart([str(word) for word in command] if isinstance(command, list) else [], context)
+
+
 def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     """Switch back if the link is at this generation; then restart, so that the old software serves again.
 
@@ -192,8 +198,7 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     _disarm(context)
     if record.get("state") == "rejected" and store.folder(number).is_dir():
         store.write_generation(store.generation(number).with_state("rejected"))
-    restart = record.get("restart")
-    _restart([str(part) for part in restart] if isinstance(restart, list) else [], context)
+    _restart_on_record(record, context)
     return f"switched back to generation {previous}" if switched else ""
 
 
@@ -203,8 +208,7 @@ def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
     if store.active() != number:
         return None
     context.record_activation(previous, number)
-    restart = record.get("restart")
-    _restart([str(part) for part in restart] if isinstance(restart, list) else [], context)
+    _restart_on_record(record, context)
     if record.get("healthy"):
         from crossgrade.bench.health_looks import Watched
 
