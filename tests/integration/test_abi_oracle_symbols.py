@@ -212,3 +212,24 @@ def test_needs_are_read_as_readelf_reads_them() -> None:
         ):
             stated = [line.split("[")[1].rstrip("]") for line in answer.stdout.splitlines() if name in line]
             assert stated == ([value] if value else [])
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_the_same_function_with_other_types_is_what_was_built_against_another_version(tmp_path: Path) -> None:
+    """As extensions for torch 2.9 fail on torch 2.11: an `int` became `unsigned int`."""
+    library = tmp_path / "libc10.so"
+    header = "namespace c10 {{ void check({0} code, const char* file) {body} }}\n"
+    build(library, header.format("int", body="{}"), options=["-Wl,-soname,libc10.so"], compiler="g++")
+    user = header.format("int", body=";") + "void call() { c10::check(1, __FILE__); }\n"
+    path = build(tmp_path / "user.so", user, libraries=[library], options=["-Wl,-rpath,$ORIGIN"], compiler="g++")
+    assert agree(tmp_path, path)[0].resolves
+    build(library, header.format("unsigned int", body="{}"), options=["-Wl,-soname,libc10.so"], compiler="g++")
+    found, opened = agree(tmp_path, path)
+    assert "undefined symbol: _ZN3c105checkEiPKc" in opened.message
+    assert [(name, [other.name for other in others]) for name, others in found.alike] == [
+        ("_ZN3c105checkEiPKc", ["_ZN3c105checkEjPKc"])
+    ]
+    reason = judge_abi(report_of(tmp_path)).reason
+    assert "c10::check(int, char const*)" in reason
+    assert "there is c10::check(unsigned int, char const*) in libc10.so" in reason
+    assert "built against another version" in reason

@@ -43,12 +43,13 @@ def build(
     libraries: Sequence[Path] = (),
     options: Sequence[str] = (),
     version_script: str = "",
+    compiler: str = "gcc",
 ) -> Path:
-    """Compile C ``code`` to a shared object, linked against ``libraries``; gives ``target``."""
+    """Compile C ``code`` (C++ with g++) to a shared object, linked against ``libraries``; gives ``target``."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    source = target.with_name(target.name + ".c")
+    source = target.with_name(target.name + (".cpp" if compiler == "g++" else ".c"))
     source.write_text(code or "int nothing_much;\n")
-    command = ["gcc", "-shared", "-fPIC", "-O0", "-Wl,--no-as-needed", "-o", str(target), str(source)]
+    command = [compiler, "-shared", "-fPIC", "-O0", "-Wl,--no-as-needed", "-o", str(target), str(source)]
     if version_script:
         script = target.with_name(target.name + ".map")
         script.write_text(version_script)

@@ -9,7 +9,8 @@ from fnmatch import fnmatch
 
 from crossgrade.gates.verdict import Finding, Level, Verdict, counted, joined
 from crossgrade.inspect.loading import MissingLibrary
-from crossgrade.inspect.native import NativeFile, NativeReport
+from crossgrade.inspect.mangled import demangled
+from crossgrade.inspect.native import Alike, NativeFile, NativeReport
 from crossgrade.inspect.symbols import MissingSymbol, MissingVersion
 from crossgrade.jsontype import JSON
 from crossgrade.knowledge import Row, table
@@ -215,14 +216,20 @@ def _version(file: NativeFile, missing: MissingVersion) -> Finding:
 def _symbols(file: NativeFile) -> list[Finding]:
     if not file.missing_symbols:
         return []
-    elsewhere = dict(file.defined_elsewhere)
+    elsewhere, alike = dict(file.defined_elsewhere), dict(file.alike)
     shown = []
     for symbol in file.missing_symbols[:_SHOWN_SYMBOLS]:
         name = symbol.name + (f"@{symbol.version}" if symbol.version else "")
-        places = elsewhere.get(symbol.name, ())
-        source = f"of {symbol.library}" if symbol.library else ""
-        source = f"defined by {places[0]}, which is not among the libraries it loads" if places else source
-        shown.append(f"{name} ({source})" if source else name)
+        said = demangled(symbol.name)
+        source = [said] if said != symbol.name else []
+        places, others = elsewhere.get(symbol.name, ()), alike.get(symbol.name, ())
+        if places:
+            source.append(f"defined by {places[0]}, which is not among the libraries it loads")
+        elif others:
+            source.append(_in_its_place(others[0]))
+        elif symbol.library:
+            source.append(f"of {symbol.library}")
+        shown.append(f"{name} ({'; '.join(source)})" if source else name)
     rest = len(file.missing_symbols) - len(shown)
     more = f" and {rest} more" if rest else ""
     number = len(file.missing_symbols)
@@ -230,13 +237,22 @@ def _symbols(file: NativeFile) -> list[Finding]:
     via = f" (through {joined(through, 3)})" if through else ""
     has = "symbol has" if number == 1 else "symbols have"
     message = f"cannot be loaded: {number} {has} no definition{via}: {', '.join(shown)}{more}"
-    evidence: dict[str, JSON] = {"symbols": [_symbol_evidence(symbol) for symbol in file.missing_symbols[:200]]}
+    evidence: dict[str, JSON] = {
+        "symbols": [_symbol_evidence(symbol, alike.get(symbol.name, ())) for symbol in file.missing_symbols[:200]]
+    }
     return [Finding("failure", file.path, message, {**_owner(file), **evidence})]
 
 
-def _symbol_evidence(symbol: MissingSymbol) -> dict[str, JSON]:
+def _in_its_place(other: Alike) -> str:
+    owner = f"{other.dist} has" if other.dist else "there is"
+    return f"{owner} {demangled(other.name)} in {other.path}: this file was built against another version of it"
+
+
+def _symbol_evidence(symbol: MissingSymbol, alike: Sequence[Alike]) -> dict[str, JSON]:
     return {
         "name": symbol.name,
+        "demangled": demangled(symbol.name),
+        "alike": [{"name": other.name, "path": other.path, "dist": other.dist} for other in alike],
         "version": symbol.version,
         "library": symbol.library,
         "needed_by": symbol.needed_by,

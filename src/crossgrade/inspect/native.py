@@ -20,6 +20,7 @@ from crossgrade.inspect.environment import Dist, elf_files, owners
 from crossgrade.inspect.gpu_architecture import DeviceCode
 from crossgrade.inspect.loader_settings import LoaderSettings, read_loader_settings
 from crossgrade.inspect.loading import Loader, LoadSet, MissingLibrary, Process
+from crossgrade.inspect.mangled import most_alike, qualified_name
 from crossgrade.inspect.python_abi import (
     Interpreter,
     extension_problem,
@@ -47,6 +48,15 @@ class FromDriver:
 
 
 @dataclass(frozen=True)
+class Alike:
+    """A symbol that a file defines, where another one of the same function is missing."""
+
+    name: str
+    path: str
+    dist: str
+
+
+@dataclass(frozen=True)
 class NativeFile:
     """One ELF file; paths are relative to the root of the report, or absolute where they lie outside.
 
@@ -54,7 +64,8 @@ class NativeFile:
     loaded by the loader). ``search_path`` is what the file itself states, such as ``RUNPATH $ORIGIN``.
     ``foreign`` is True for another machine than this. ``loads_with`` names a file in whose company a library
     finds what it lacks alone. ``python_problem`` says why the interpreter does not import an extension.
-    ``defined_elsewhere`` maps a missing symbol to the files of the environment that define it.
+    ``defined_elsewhere`` maps a missing symbol to the files of the environment that define it, ``alike`` to what they
+    define in its place: the same function with other types.
     """
 
     path: str
@@ -75,6 +86,7 @@ class NativeFile:
     python_problem: str = ""
     loads_with: str = ""
     defined_elsewhere: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    alike: tuple[tuple[str, tuple[Alike, ...]], ...] = ()
     device_code: DeviceCode | None = None
 
     @property
@@ -245,6 +257,9 @@ class _Inspection:
         """Add what can be said only once all files are known."""
         wanted = {os.fsencode(s.name) for file in files for s in file.missing_symbols if s.needed_by == file.path}
         offers: dict[str, list[str]] = {}
+        alike: dict[str, list[Alike]] = {}
+        functions = {symbol: name for symbol in wanted if (name := qualified_name(symbol))}
+        beginnings = tuple(functions.values())
         if wanted:
             for file in files:
                 if file.unreadable or file.foreign or file.kind not in ("library", "extension"):
@@ -255,14 +270,25 @@ class _Inspection:
                     continue
                 for symbol in wanted & defined:
                     offers.setdefault(os.fsdecode(symbol), []).append(file.path)
+                near = [name for name in defined if name.startswith(beginnings)] if beginnings else []
+                for symbol in functions if near else ():
+                    known = [Alike(os.fsdecode(name), file.path, file.dist) for name in most_alike(symbol, near)]
+                    if known:
+                        alike.setdefault(os.fsdecode(symbol), []).extend(known)
         importable = {
             os.path.join(os.path.dirname(file.path), module_stem(os.path.basename(file.path)))  # noqa: PTH118, PTH119, PTH120  # strings
             for file in files
             if file.kind == "extension" and not file.python_problem
         }
-        return [self._completed(file, offers, importable) for file in files]
+        return [self._completed(file, offers, alike, importable) for file in files]
 
-    def _completed(self, file: NativeFile, offers: dict[str, list[str]], importable: set[str]) -> NativeFile:
+    def _completed(
+        self,
+        file: NativeFile,
+        offers: dict[str, list[str]],
+        alike: dict[str, list[Alike]],
+        importable: set[str],
+    ) -> NativeFile:
         changes: dict[str, object] = {}
         if not file.resolves and file.kind == "library":
             company = self._company.get(self._index.identity(f"{self._root}/{file.path}"), "")
@@ -270,6 +296,9 @@ class _Inspection:
         known = {s.name: tuple(offers[s.name][:5]) for s in file.missing_symbols if s.name in offers}
         if known:
             changes["defined_elsewhere"] = tuple(known.items())
+        near = {s.name: tuple(alike[s.name][:5]) for s in file.missing_symbols if s.name in alike}
+        if near:
+            changes["alike"] = tuple(near.items())
         folder, name = os.path.split(file.path)
         if file.python_problem and os.path.join(folder, module_stem(name)) in importable:  # noqa: PTH118  # strings
             changes["loads_with"] = f"{module_stem(name)}, which is there for this Python as well"
