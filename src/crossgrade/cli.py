@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from invoke.parser import Parser
 from invoke.program import Program
 
 from crossgrade import __version__
-from crossgrade.commands import checkout_tasks, run_tasks, store_tasks
+from crossgrade.commands import checkout_tasks, inspect_tasks, run_tasks, store_tasks
 from crossgrade.engine.interrupt import leave_when_interrupted
 from crossgrade.errors import ExitCode
 
@@ -29,6 +29,7 @@ def make_collection() -> Collection:
         *(run_tasks.confirm, run_tasks.return_unless_confirmed),
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
         *(store_tasks.export, store_tasks.restore, store_tasks.diff),
+        inspect_tasks.inspect,
         *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
         *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
     )
@@ -71,17 +72,19 @@ def wrong_options_message(error: ParseError) -> str:
 
 
 # invoke has positional arguments that must be given and options, but no positional argument that may be left out.
-# For each such command the option that stands for it, and the words that it may be: none for any whole number.
-_OPTIONAL_POSITIONAL: dict[str, tuple[str, tuple[str, ...]]] = {
-    "verify": ("--generation", ()),
-    "export": ("--generation", ()),
-    "bench": ("--what", ("store",)),
+# For each such command the option that stands for it, and which words it may be. `inspect` takes any number of them.
+_OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
+    "verify": ("--generation", str.isdecimal),
+    "export": ("--generation", str.isdecimal),
+    "bench": ("--what", lambda word: word == "store"),
+    "inspect": ("--path", lambda word: not word.startswith("-")),
 }
+_NONE: tuple[str, Callable[[str], bool]] = ("", lambda _: False)
 # Commands whose first argument must be given: invoke would take `--help` for it.
 _POSITIONAL = ("restore", "diff", "pin", "unpin", "retire")
 _TAKES_VALUE = (
     *("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars"),
-    *("--what", "--tree", "--gigabytes"),
+    *("--what", "--tree", "--gigabytes", "--path", "--for", "--against", "--ignore", "--preload"),
 )
 
 
@@ -91,14 +94,13 @@ def with_options(argv: Sequence[str]) -> list[str]:
         if command in _POSITIONAL and word in ("--help", "-h"):
             return ["--help", command]
     written: list[str] = []
-    option = ""
-    words: tuple[str, ...] = ()
+    option, fits = _NONE
     for word in argv:
         is_value = bool(written) and written[-1] in _TAKES_VALUE
-        if option and not is_value and (word in words if words else word.isdecimal()):
+        if option and not is_value and fits(word):
             written.append(option)
         elif not is_value and not word.startswith("-"):
-            option, words = _OPTIONAL_POSITIONAL.get(word, ("", ()))
+            option, fits = _OPTIONAL_POSITIONAL.get(word, _NONE)
         written.append(word)
     return written
 

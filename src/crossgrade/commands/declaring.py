@@ -57,6 +57,11 @@ _HELP = {
     "force": "Also the backup, or the generation that `rollback` would go to.",
     "link": "Make this path the active link, in a store that has none.",
     "level": "How hard zstd tries: 1 is quick, 19 is small.",
+    "path": "A venv, a folder, a wheel or a file. May be given several times, and without --path.",
+    "for_": "The GPU's compute capability, such as sm_120 or 12.0.",
+    "against": "The venv that files and wheels are to be loaded in.",
+    "ignore": "A glob of files whose faults are only noted. May be given several times.",
+    "preload": "What Python code loads first: a glob below site-packages. May be given several times.",
     "fix": "Mend what can be mended by itself.",
 }
 
@@ -126,7 +131,7 @@ def command(name: str, shared: tuple[Parameter, ...] = ()) -> Callable[[Callable
             body,
             name=name,
             auto_shortflags=False,
-            iterable=["inventory", "extra_vars", "tags", "skip_tags"],
+            iterable=["inventory", "extra_vars", "tags", "skip_tags", "path", "ignore", "preload"],
             incrementable=["verbose"],
         )
 

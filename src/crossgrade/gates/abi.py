@@ -99,6 +99,9 @@ def _judge_file(
         findings = [
             dataclasses.replace(finding, level="note", message=finding.message + reason) for finding in findings
         ]
+    if file.loads_after and file.resolves:
+        message = f"loads because its package imports {joined(file.loads_after)} first; alone it lacks libraries"
+        findings.append(Finding("note", file.path, message, _owner(file)))
     if file.from_driver.libraries:
         libraries = joined(file.from_driver.libraries)
         message = f"needs {libraries}, which only the NVIDIA driver brings; this machine has none"
@@ -144,6 +147,8 @@ def _libraries(file: NativeFile, sonames: Mapping[str, str]) -> list[Finding]:
 
 def _library(file: NativeFile, missing: MissingLibrary, sonames: Mapping[str, str]) -> Finding:
     through = "" if missing.needed_by == file.path else f" (needed by {missing.needed_by})"
+    if file.loads_after:
+        through += f" (also after {joined(file.loads_after)}, which its package imports first)"
     stated = [rule for rule in missing.searched if rule.startswith(("RPATH", "RUNPATH", "LD_LIBRARY_PATH"))]
     where = f" ({'; '.join(stated)})" if stated else " (it states none: RPATH and RUNPATH are empty)"
     message = f"needs {missing.soname}{through}, which is nowhere on its search path{where}"

@@ -11,7 +11,7 @@ from crossgrade.inspect.elf import MAGIC
 
 # Names that neither Python nor the loader ever takes for native code; they are most of an environment's
 # files.
-_NEVER_NATIVE = (".py", ".pyi", ".pyc", ".h", ".hpp", ".cuh", ".txt", ".json")
+NEVER_NATIVE = (".py", ".pyi", ".pyc", ".h", ".hpp", ".cuh", ".txt", ".json")
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ def elf_files(root: str) -> list[str]:
             elif entry.is_dir(follow_symlinks=False):
                 if entry.name != "__pycache__":
                     stack.append(entry.path)
-            elif not entry.name.endswith(_NEVER_NATIVE) and _is_elf(entry.path):
+            elif not entry.name.endswith(NEVER_NATIVE) and _is_elf(entry.path):
                 found.append(entry.path)
                 status = entry.stat(follow_symlinks=False)
                 inodes.add((status.st_dev, status.st_ino))
     for path in sorted(links):
-        if path.endswith(_NEVER_NATIVE) or not os.path.isfile(path):  # noqa: PTH113  # strings, in bulk
+        if path.endswith(NEVER_NATIVE) or not os.path.isfile(path):  # noqa: PTH113  # strings, in bulk
             continue
         status = os.stat(path)  # noqa: PTH116  # as above
         identity = (status.st_dev, status.st_ino)

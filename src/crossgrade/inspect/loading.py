@@ -59,6 +59,10 @@ class Process:
     names: dict[str, LoadedObject] = field(default_factory=dict)
     files: dict[Hashable, LoadedObject] = field(default_factory=dict)
 
+    def copy(self) -> Process:
+        """One that has loaded the same, to try something in."""
+        return Process(self.main, list(self.scope), dict(self.names), dict(self.files))
+
 
 @dataclass(frozen=True)
 class LoadSet:

@@ -18,6 +18,7 @@ from crossgrade.inspect.elf import ElfFile, UnreadableElfError
 from crossgrade.inspect.elf_index import ElfIndex
 from crossgrade.inspect.environment import Dist, elf_files, owners
 from crossgrade.inspect.gpu_architecture import DeviceCode
+from crossgrade.inspect.import_order import ImportOrder
 from crossgrade.inspect.loader_settings import LoaderSettings, read_loader_settings
 from crossgrade.inspect.loading import Loader, LoadSet, MissingLibrary, Process
 from crossgrade.inspect.mangled import most_alike, qualified_name
@@ -63,9 +64,10 @@ class NativeFile:
     ``kind`` is ``extension`` (a Python module), ``library``, ``executable``, ``cubin`` or ``object`` (neither
     loaded by the loader). ``search_path`` is what the file itself states, such as ``RUNPATH $ORIGIN``.
     ``foreign`` is True for another machine than this. ``loads_with`` names a file in whose company a library
-    finds what it lacks alone. ``python_problem`` says why the interpreter does not import an extension.
-    ``defined_elsewhere`` maps a missing symbol to the files of the environment that define it, ``alike`` to what they
-    define in its place: the same function with other types.
+    finds what it lacks alone; ``loads_after`` the packages that its own package imports first and that bring what it
+    lacks (what is missing is then what is missing even so). ``python_problem`` says why the interpreter does not
+    import an extension. ``defined_elsewhere`` maps a missing symbol to the files of the environment that define it,
+    ``alike`` to what they define in its place: the same function with other types.
     """
 
     path: str
@@ -85,6 +87,7 @@ class NativeFile:
     from_driver: FromDriver = FromDriver()
     python_problem: str = ""
     loads_with: str = ""
+    loads_after: tuple[str, ...] = ()
     defined_elsewhere: tuple[tuple[str, tuple[str, ...]], ...] = ()
     alike: tuple[tuple[str, tuple[Alike, ...]], ...] = ()
     device_code: DeviceCode | None = None
@@ -128,8 +131,9 @@ def inspect_native(
     library_path: Sequence[str | Path] = (),
     preload: Sequence[str] = (),
     settings: LoaderSettings | None = None,
+    also: Sequence[Path] = (),
 ) -> NativeReport:
-    """Inspect every ELF file below ``root`` (a virtual environment, or any directory).
+    """Inspect every ELF file below ``root`` (a virtual environment, or any directory), and the files ``also``.
 
     ``interpreter`` is the Python that will load them (default: the environment's own; without one, a process
     without a main program's symbols is assumed). ``library_path`` is LD_LIBRARY_PATH, an entry for each
@@ -147,7 +151,8 @@ def inspect_native(
     process = loader.start(str(main))[0] if main else Process(None)
     site = Path(python.site_packages) if python else Path(base)
     problems = inspection.preload(process, site, preload)
-    paths = elf_files(base)
+    paths = [*elf_files(base), *map(os.path.abspath, also)]
+    inspection.imports = ImportOrder(site, paths)
     inspection.dists = owners(site, frozenset(paths))
     files = inspection.complete([inspection.file(process, path) for path in paths])
     return NativeReport(
@@ -182,7 +187,9 @@ class _Inspection:
         self._interpreter = interpreter
         self._preloaded: dict[Hashable, tuple[LoadSet, SymbolFindings]] = {}
         self._company: dict[Hashable, str] = {}
+        self._after: dict[tuple[str, ...], Process] = {}
         self.dists: dict[str, Dist] = {}
+        self.imports = ImportOrder(Path(root), ())
 
     def preload(self, process: Process, site: Path, patterns: Sequence[str]) -> list[str]:
         """Load what Python code loads first, in order; gives what could not be loaded."""
@@ -248,10 +255,36 @@ class _Inspection:
             return self._resolve(common, *self._preloaded[identity])
         loaded = self._loader.load(process, path)
         findings = self._checker.check(process, loaded)
+        if any(missing.soname not in driver_symbols() for missing in loaded.missing) and (
+            packages := self.imports.before(path)
+        ):
+            later = self._process_after(process, packages)
+            again = self._loader.load(later, path)
+            if len(again.missing) < len(loaded.missing):
+                loaded, findings = again, self._checker.check(later, again)
+                first = tuple(package for package in packages if self.imports.loads(package))
+                common = dataclasses.replace(common, loads_after=first)
         if loaded.fresh and not loaded.missing and not findings.symbols and not findings.versions:
             for item in loaded.fresh[1:]:
                 self._company.setdefault(self._index.identity(item.path), name)
         return self._resolve(common, loaded, findings)
+
+    def _process_after(self, process: Process, packages: tuple[str, ...]) -> Process:
+        """What a process holds once these packages have been imported, as far as their native files load at all."""
+        found = self._after.get(packages)
+        if found is None:
+            found = self._after[packages] = process.copy()
+            for load in (load for package in packages for load in self.imports.loads(package)):
+                try:
+                    ours = self._index.elf(load.path)
+                    if ours.kind != "shared" or ours.machine != self._settings.machine:
+                        continue
+                    trial = self._loader.load(found, load.path, keep=False)
+                except UnreadableElfError:
+                    continue
+                if all(missing.soname in driver_symbols() for missing in trial.missing):
+                    self._loader.preload(found, load.path, everywhere=load.everywhere)
+        return found
 
     def complete(self, files: list[NativeFile]) -> list[NativeFile]:
         """Add what can be said only once all files are known."""

@@ -1,0 +1,24 @@
+"""The commands that look at files, as invoke tasks; no logic."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from crossgrade.commands.declaring import command, leave, options_of
+
+
+@command("inspect")
+def inspect(
+    context: Context,
+    path: list[str] | None = None,
+    for_: str = "",
+    against: str = "",
+    ignore: list[str] | None = None,
+    preload: list[str] | None = None,
+    json: bool = False,
+    verbose: int = 0,
+) -> None:
+    """Say whether native code will load and run: of a venv, of wheels, or of single files. Nothing is imported."""
+    from crossgrade.commands.inspecting import inspect_command
+
+    leave(inspect_command(options_of(locals())))

@@ -1,0 +1,208 @@
+"""`inspect`: will native code load, and does it hold code for the GPU? Of venvs, folders, wheels and single files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from crossgrade.commands.common import guarded, people
+from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
+from crossgrade.gates.abi import judge_abi
+from crossgrade.gates.gpu_arch import judge_gpu_arch
+from crossgrade.gates.verdict import Finding, Verdict, counted, joined
+from crossgrade.inspect.gpu_architecture import parse_compute_capability
+from crossgrade.inspect.native import NativeReport, inspect_native
+from crossgrade.jsontype import JSON
+from crossgrade.report.terminal import Terminal
+from crossgrade.report.text import Line
+
+Options = Mapping[str, Any]
+SCHEMA = 1
+_STYLES = {"failure": "failed", "warning": "warning", "note": "faint"}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was asked about: a title, the folder to inspect, and the files that count (None: all of them)."""
+
+    title: str
+    root: Path
+    files: frozenset[str] | None = None
+    outside: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A subject, what its files are, and what follows for loading and for the GPU (None when none was named)."""
+
+    subject: Subject
+    report: NativeReport
+    loading: Verdict
+    gpu: Verdict | None
+
+    @property
+    def failed(self) -> bool:
+        return self.loading.outcome == "failed" or (self.gpu is not None and self.gpu.outcome == "failed")
+
+    def to_json(self) -> dict[str, JSON]:
+        verdicts: list[JSON] = [verdict.to_json() for verdict in (self.loading, self.gpu) if verdict]
+        return {"subject": self.subject.title, "root": self.report.root, "verdicts": verdicts, **self.report.to_json()}
+
+
+def inspect_command(options: Options) -> int:
+    """Exit code 0 when everything loads and runs, 2 when something does not."""
+    return guarded(lambda: _inspect(options))
+
+
+def _inspect(options: Options) -> int:
+    if not options["path"]:
+        raise WrongOptionsError("inspect needs a venv, a folder, wheels or files", remedy="crossgrade inspect VENV")
+    if options["for_"]:
+        parse_compute_capability(options["for_"])  # a wrong one is said before anything is read
+    against = _environment(options["against"]) if options["against"] else None
+    paths = [Path(path).expanduser().absolute() for path in options["path"]]
+    for path in paths:
+        if not path.exists():
+            raise CrossgradeError(f"there is no {path}")
+    found: list[Inspected] = []
+    terminal = Terminal(people(options))
+    with _subjects(paths, against) as subjects:
+        for subject in subjects:
+            found.append(_look(subject, options))
+            if not options["json"]:
+                terminal.write(_lines(found[-1], verbose=options["verbose"] > 0))
+    if options["json"]:
+        sys.stdout.write(json.dumps({"schema": SCHEMA, "inspected": [each.to_json() for each in found]}) + "\n")
+    return ExitCode.FAILED if any(each.failed for each in found) else ExitCode.DONE
+
+
+# ---- what is asked about
+
+
+def _environment(text: str) -> Path:
+    path = Path(text).expanduser().absolute()
+    if not (path / "pyvenv.cfg").is_file():
+        raise CrossgradeError(f"{path} is not a venv: it has no pyvenv.cfg", remedy="--against names a venv.")
+    return path
+
+
+@contextmanager
+def _subjects(paths: Sequence[Path], against: Path | None) -> Iterator[Iterator[Subject]]:
+    """Folders by themselves; wheels all together; files in the venv that they belong to, or in `against`."""
+    wheels = [path for path in paths if path.suffix == ".whl" and path.is_file()]
+    others = [path for path in paths if path not in wheels]
+    if not wheels:
+        yield (_subject(path, against) for path in others)
+        return
+    from crossgrade.inspect.wheels import laid_out
+
+    with laid_out(wheels, against) as layout:
+        names = joined((wheel.name for wheel in wheels), 3)
+        title = f"{names} over {against}" if against else names
+
+        def both() -> Iterator[Subject]:
+            yield Subject(title, layout.root, layout.files)
+            yield from (_subject(path, against) for path in others)
+
+        yield both()
+
+
+def _subject(path: Path, against: Path | None) -> Subject:
+    if path.is_dir():
+        return Subject(str(path), path)
+    home = next((folder for folder in path.parents if (folder / "pyvenv.cfg").is_file()), None)
+    if home is not None and against in (None, home):
+        return Subject(str(path), home, frozenset({str(path)}))
+    if against is not None:
+        return Subject(f"{path} in {against}", against, frozenset({str(path)}), (path,))
+    return Subject(str(path), path.parent, frozenset({str(path)}))
+
+
+# ---- looking and judging
+
+
+def _look(subject: Subject, options: Options) -> Inspected:
+    report = inspect_native(
+        subject.root,
+        library_path=[part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part],
+        preload=options["preload"],
+        also=subject.outside,
+    )
+    loading = judge_abi(report, ignore=options["ignore"])
+    if subject.files is not None:
+        chosen = frozenset(path.removeprefix(f"{report.root}/") for path in subject.files)
+        report = replace(report, files=tuple(file for file in report.files if file.path in chosen))
+        loading = about(loading, report)
+    gpu = judge_gpu_arch(report, options["for_"], allow_ptx=True) if options["for_"] else None
+    return Inspected(subject, report, loading, gpu)
+
+
+def about(verdict: Verdict, report: NativeReport) -> Verdict:
+    """The part of a verdict that is about the files of a report, and about what they fail with. Pure."""
+    paths = {file.path for file in report.files}
+    findings = tuple(finding for finding in verdict.findings if finding.subject in paths or _breaks(finding, paths))
+    failures = [finding for finding in findings if finding.level == "failure"]
+    if failures:
+        reason = f"{failures[0].subject} {failures[0].message}"
+        return Verdict(verdict.gate, "failed", reason, findings, {"files": len(paths), "failures": len(failures)})
+    if not paths:
+        return Verdict(verdict.gate, "passed", "there is no native file in it", (), {"files": 0, "failures": 0})
+    reason = f"{counted(len(paths), 'native file')}: libraries, versions and symbols are all there"
+    return Verdict(verdict.gate, "passed", reason, findings, {"files": len(paths), "failures": 0})
+
+
+def _breaks(finding: Finding, paths: set[str]) -> bool:
+    also = finding.evidence.get("also_breaks")
+    return isinstance(also, list) and not paths.isdisjoint(map(str, also))
+
+
+# ---- for people
+
+
+def _lines(inspected: Inspected, *, verbose: bool) -> Iterator[Line]:
+    report = inspected.report
+    python = f"{report.interpreter.name}, " if report.interpreter else ""
+    yield Line(
+        f"{inspected.subject.title}: {python}{counted(len(report.files), 'native file')}, {report.seconds:.2f} s",
+        "heading",
+    )
+    yield from _verdict_lines("loading", inspected.loading, report, verbose=verbose)
+    if inspected.gpu is not None:
+        yield from _verdict_lines("GPU", inspected.gpu, report, verbose=verbose)
+    else:
+        yield from _architectures(report)
+
+
+def _verdict_lines(title: str, verdict: Verdict, report: NativeReport, *, verbose: bool) -> Iterator[Line]:
+    style = {"passed": "ok", "failed": "failed", "not run": "warning"}[verdict.outcome]
+    failures = verdict.of_level("failure")
+    said = counted(len(failures), "failure") if failures else verdict.reason
+    yield Line(f"  {title}: {verdict.outcome}: {said}", style)
+    dists = {file.path: file.dist for file in report.files}
+    site = report.interpreter.site_packages.removeprefix(f"{report.root}/") + "/" if report.interpreter else ""
+    for finding in verdict.findings:
+        if finding.level != "note" or verbose:
+            owner = f" ({dists[finding.subject]})" if dists.get(finding.subject) else ""
+            subject = finding.subject.removeprefix(site)
+            yield Line(f"    {finding.level}: {subject}{owner}: {finding.message}", _STYLES[finding.level])
+    notes = len(verdict.of_level("note"))
+    if notes and not verbose:
+        yield Line(f"    and {counted(notes, 'note')}: -v shows them", "faint")
+
+
+def _architectures(report: NativeReport) -> Iterator[Line]:
+    """What each dist holds for GPUs, when none was named."""
+    held: dict[str, set[str]] = {}
+    for file in report.files:
+        if file.device_code is not None:
+            held.setdefault(file.dist or file.path, set()).update(file.device_code.names)
+    for owner, names in sorted(held.items()):
+        yield Line(f"  GPU code in {owner}: {joined(sorted(names), 20)}")
+    if held:
+        yield Line("  --for sm_120 says whether it runs on that GPU", "faint")

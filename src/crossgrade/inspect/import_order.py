@@ -1,0 +1,149 @@
+"""What is loaded before a native module, because the package that it lies in imports another one first.
+
+Many extensions state no search path and rely on libraries that are in the process already: `sgl_kernel` and
+`torchaudio` find libc10.so only after `import torch`. Which packages those are is read from their Python code, and so
+is what an import of them loads: the extension modules of the package, and before them the libraries that its
+`__init__.py` names and loads by ctypes. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossgrade.inspect.environment import elf_files
+
+_MOST_MODULES = 200  # of one package: enough for what its `__init__.py` leads to
+_MOST_BYTES = 4 << 20
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True)
+class Load:
+    """A file that an import loads; `everywhere` when its symbols serve all others (RTLD_GLOBAL)."""
+
+    path: str
+    everywhere: bool
+
+
+@dataclass(frozen=True)
+class _Module:
+    """One Python file: the top-level packages and the modules of its own package that it imports, and its words."""
+
+    packages: tuple[str, ...]
+    own: tuple[str, ...]
+    words: frozenset[str]
+
+
+class ImportOrder:
+    """The packages below one site-packages. `files` are its native files, as absolute paths."""
+
+    def __init__(self, site: Path, files: Sequence[str]) -> None:
+        self._site = os.fspath(site)
+        self._files = tuple(files)
+        self._before: dict[str, tuple[str, ...]] = {}
+        self._loads: dict[str, tuple[Load, ...]] = {}
+
+    def before(self, path: str) -> tuple[str, ...]:
+        """The top-level packages that are imported before the native module at `path` is, in order."""
+        package = self._package(path)
+        return self._imported_by(package) if package else ()
+
+    def loads(self, package: str) -> tuple[Load, ...]:
+        """What an import of a top-level package loads by itself, in order."""
+        found = self._loads.get(package)
+        if found is None:
+            found = self._loads[package] = tuple(self._find_loads(package))
+        return found
+
+    def _package(self, path: str) -> str:
+        name, separator, _ = path.removeprefix(f"{self._site}/").partition("/")
+        return name if separator and path.startswith(f"{self._site}/") else ""
+
+    def _imported_by(self, package: str) -> tuple[str, ...]:
+        """In the order in which they come to be imported: what a package needs before the package itself."""
+        found = self._before.get(package)
+        if found is None:
+            self._before[package] = ()  # packages that import each other end here
+            order: dict[str, None] = {}
+            for name in self._direct(package):
+                order.update(dict.fromkeys(self._imported_by(name)))
+                order[name] = None
+            order.pop(package, None)
+            found = self._before[package] = tuple(order)
+        return found
+
+    def _direct(self, package: str) -> list[str]:
+        """The packages that the code of one imports outside of functions, beginning at its `__init__.py`."""
+        found: dict[str, None] = {}
+        pending, seen = [package], {package}
+        while pending and len(seen) < _MOST_MODULES:
+            module = self._read(pending.pop(0))
+            if module is None:
+                continue
+            found.update(dict.fromkeys(module.packages))
+            new = [name for name in module.own if name not in seen]
+            seen.update(new)
+            pending += new
+        return [name for name in found if name != package and os.path.isdir(f"{self._site}/{name}")]  # noqa: PTH112
+
+    def _read(self, name: str) -> _Module | None:
+        """A module by its dotted name; None when it is not there, or is no Python."""
+        base = f"{self._site}/{name.replace('.', '/')}"
+        is_package = os.path.isfile(f"{base}/__init__.py")  # noqa: PTH113 - a string, as the others
+        try:
+            with open(f"{base}/__init__.py" if is_package else f"{base}.py", "rb") as file:  # noqa: PTH123
+                tree = ast.parse(file.read(_MOST_BYTES))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        return _parsed(tree, name, is_package=is_package)
+
+    def _find_loads(self, package: str) -> Iterator[Load]:
+        module = self._read(package)
+        words = module.words if module else frozenset()
+        everywhere = "RTLD_GLOBAL" in words
+        own = [path for path in self._files if path.startswith(f"{self._site}/{package}/")]
+        if not own and os.path.islink(f"{self._site}/{package}"):  # noqa: PTH114 - the links of `inspect.wheels`
+            own = elf_files(f"{self._site}/{package}")
+        for path in own:
+            name = os.path.basename(path)  # noqa: PTH119 - a string
+            if name in words or name.partition(".so")[0] in words:
+                yield Load(path, everywhere)
+        prefix = len(f"{self._site}/{package}/")
+        yield from (Load(path, False) for path in own if "/" not in path[prefix:])
+
+
+def _parsed(tree: ast.Module, name: str, *, is_package: bool) -> _Module:
+    packages: dict[str, None] = {}
+    own: dict[str, None] = {}
+    top = name.partition(".")[0]
+    here = name if is_package else name.rpartition(".")[0]
+    for node in _executed(tree):
+        targets: list[str] = []
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = here.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+            targets = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for target in filter(None, targets):
+            if target.partition(".")[0] == top:
+                own[target] = None
+            else:
+                packages[target.partition(".")[0]] = None
+    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return _Module(tuple(packages), tuple(own), frozenset(words))
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run when the module is imported: all but those inside of functions, in order."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, _FUNCTIONS):
+            yield node
+            yield from _executed(node)
