@@ -84,6 +84,22 @@ def test_abi_passes_and_is_on_record(store: Store, host: ModuleHost) -> None:
     assert isinstance(other, Change)
 
 
+def test_abi_beside_the_working_generation(store: Store, host: ModuleHost) -> None:
+    for number in (1, 2):
+        site = add_generation(store, number)
+        runtime = library(site / "lib", "libmpi.so.40")
+        library(site / "plugin", f"transport.so.{number}", needs=(runtime,))
+        runtime.unlink()
+    assert run_gate(abi_check.MODULE, abi_check.Arguments(generation=2), host).failed
+    arguments = abi_check.Arguments(generation=2, compare_with=1)
+    outcome = run_gate(abi_check.MODULE, arguments, host)
+    assert not outcome.failed
+    assert [finding["level"] for finding in outcome.values["findings"]] == ["note"]
+    assert isinstance(plan_module(abi_check.MODULE, arguments, host), Unchanged)
+    with pytest.raises(TaskError, match="there is no generation 7"):
+        plan_module(abi_check.MODULE, abi_check.Arguments(generation=2, compare_with=7), host)
+
+
 def test_abi_names_the_library_and_the_file(store: Store, host: ModuleHost) -> None:
     site = add_generation(store, 2)
     runtime = library(site / "lib", "libcudart.so.12")

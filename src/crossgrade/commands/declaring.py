@@ -60,6 +60,7 @@ _HELP = {
     "path": "A venv, a folder, a wheel or a file. May be given several times, and without --path.",
     "for_": "The GPU's compute capability, such as sm_120 or 12.0.",
     "against": "The venv that files and wheels are to be loaded in.",
+    "compare": "A venv that works: what does not load there either is only noted.",
     "ignore": "A glob of files whose faults are only noted. May be given several times.",
     "preload": "What Python code loads first: a glob below site-packages. May be given several times.",
     "fix": "Mend what can be mended by itself.",

@@ -13,6 +13,7 @@ def inspect(
     path: list[str] | None = None,
     for_: str = "",
     against: str = "",
+    compare: str = "",
     ignore: list[str] | None = None,
     preload: list[str] | None = None,
     json: bool = False,

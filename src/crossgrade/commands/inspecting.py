@@ -14,6 +14,7 @@ from typing import Any
 from crossgrade.commands.common import guarded, people
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.gates.abi import judge_abi
+from crossgrade.gates.comparison import Working, compared
 from crossgrade.gates.gpu_arch import judge_gpu_arch
 from crossgrade.gates.verdict import Finding, Verdict, counted, joined
 from crossgrade.inspect.gpu_architecture import parse_compute_capability
@@ -65,16 +66,17 @@ def _inspect(options: Options) -> int:
         raise WrongOptionsError("inspect needs a venv, a folder, wheels or files", remedy="crossgrade inspect VENV")
     if options["for_"]:
         parse_compute_capability(options["for_"])  # a wrong one is said before anything is read
-    against = _environment(options["against"]) if options["against"] else None
+    against = _environment(options["against"], "--against") if options["against"] else None
     paths = [Path(path).expanduser().absolute() for path in options["path"]]
     for path in paths:
         if not path.exists():
             raise CrossgradeError(f"there is no {path}")
+    working = _working(options)
     found: list[Inspected] = []
     terminal = Terminal(people(options))
     with _subjects(paths, against) as subjects:
         for subject in subjects:
-            found.append(_look(subject, options))
+            found.append(_look(subject, working, options))
             if not options["json"]:
                 terminal.write(_lines(found[-1], verbose=options["verbose"] > 0))
     if options["json"]:
@@ -85,10 +87,10 @@ def _inspect(options: Options) -> int:
 # ---- what is asked about
 
 
-def _environment(text: str) -> Path:
+def _environment(text: str, option: str) -> Path:
     path = Path(text).expanduser().absolute()
     if not (path / "pyvenv.cfg").is_file():
-        raise CrossgradeError(f"{path} is not a venv: it has no pyvenv.cfg", remedy="--against names a venv.")
+        raise CrossgradeError(f"{path} is not a venv: it has no pyvenv.cfg", remedy=f"{option} names a venv.")
     return path
 
 
@@ -127,14 +129,25 @@ def _subject(path: Path, against: Path | None) -> Subject:
 # ---- looking and judging
 
 
-def _look(subject: Subject, options: Options) -> Inspected:
-    report = inspect_native(
-        subject.root,
-        library_path=[part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part],
-        preload=options["preload"],
-        also=subject.outside,
-    )
+def _report(root: Path, options: Options, also: Sequence[Path] = ()) -> NativeReport:
+    library_path = [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part]
+    return inspect_native(root, library_path=library_path, preload=options["preload"], also=also)
+
+
+def _working(options: Options) -> Working | None:
+    """What --compare names."""
+    if not options["compare"]:
+        return None
+    path = _environment(options["compare"], "--compare")
+    report = _report(path, options)
+    return Working(str(path), report, judge_abi(report, ignore=options["ignore"]))
+
+
+def _look(subject: Subject, working: Working | None, options: Options) -> Inspected:
+    report = _report(subject.root, options, subject.outside)
     loading = judge_abi(report, ignore=options["ignore"])
+    if working is not None:
+        loading = compared(loading, report, working)
     if subject.files is not None:
         chosen = frozenset(path.removeprefix(f"{report.root}/") for path in subject.files)
         report = replace(report, files=tuple(file for file in report.files if file.path in chosen))

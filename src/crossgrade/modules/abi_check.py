@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from crossgrade.modules import gate
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
 from crossgrade.playbook.arguments import argument
+
+if TYPE_CHECKING:
+    from crossgrade.gates.comparison import Working
 
 
 @dataclass(frozen=True)
@@ -31,17 +34,25 @@ class Arguments:
         doc="What Python code loads before anything else: paths or globs below site-packages, in order.",
         default=(),
     )
+    compare_with: int | None = argument(
+        doc="A generation that works, such as the backup: files that do not load there either are only noted, and new "
+        "libraries that no Python module needs are warned about.",
+        default=None,
+    )
     on_not_run: gate.OnNotRun = argument(doc="What a verdict of `not run` does to the run.", default="fail")
 
 
 def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
     candidate = gate.find_candidate(arguments.generation, arguments.path, host)
-    matters = {
+    matters: dict[str, Any] = {
         "ignore": list(arguments.ignore),
         "preload": list(arguments.preload),
         # LD_LIBRARY_PATH of the task decides as well; that of the generation is part of it anyway
         "library_path": host.environment.get("LD_LIBRARY_PATH", ""),
     }
+    if arguments.compare_with is not None:
+        working = gate.find_candidate(arguments.compare_with, None, host)
+        matters["compare_with"] = working.generation.manifest if working.generation else ""
     return gate.gate_state("abi_check", candidate, host, matters)
 
 
@@ -51,6 +62,7 @@ def plan(arguments: Arguments, state: gate.GateState) -> Plan:
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
     from crossgrade.gates.abi import judge_abi
+    from crossgrade.gates.comparison import compared
     from crossgrade.inspect.native import inspect_native
 
     state = inspect(arguments, context.host)
@@ -61,7 +73,22 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         state.candidate.venv, library_path=gate.library_path(environment), preload=arguments.preload
     )
     verdict = judge_abi(report, ignore=arguments.ignore)
+    if arguments.compare_with is not None:
+        verdict = compared(verdict, report, _working(arguments, context))
     return gate.conclude(verdict, state, arguments.on_not_run, context)
+
+
+def _working(arguments: Arguments, context: ApplyContext) -> Working:
+    from crossgrade.gates.abi import judge_abi
+    from crossgrade.gates.comparison import Working
+    from crossgrade.inspect.native import inspect_native
+
+    candidate = gate.find_candidate(arguments.compare_with, None, context.host)
+    gate.refuse_unfinished(candidate)
+    context.progress(f"reading the native files of {candidate.title}")
+    environment = gate.program_environment(candidate, context.host)
+    report = inspect_native(candidate.venv, library_path=gate.library_path(environment), preload=arguments.preload)
+    return Working(candidate.title, report, judge_abi(report, ignore=arguments.ignore))
 
 
 MODULE = Module(
