@@ -133,6 +133,38 @@ def test_how_imports_are_followed(tmp_path: Path) -> None:
     assert order.loads("five") == ()
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        'load("cuda_nvrtc", "libnvrtc.so.*[0-9]")',
+        '[load(*each) for each in [("cuda_nvrtc", "libnvrtc.so.*[0-9]")]]',
+        '[load(*each) for each in {"cuda_nvrtc": "libnvrtc.so.*[0-9]"}.items()]',
+    ],
+)
+def test_libraries_that_a_package_looks_for_by_a_pattern(tmp_path: Path, how: str) -> None:
+    """As PyTorch loads libnvrtc, and would load others where that fails."""
+    code = """
+def load(folder, name): ...
+def start():
+    try:
+        %s
+    except OSError:
+        load("cublas", "libcublas.so.*[0-9]")
+start()
+"""
+    write(tmp_path / "torch" / "__init__.py", code % how)
+    write(tmp_path / "user" / "__init__.py", "import torch")
+    names = (
+        "nvidia/cu13/lib/libnvrtc.so.13",
+        "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+        "nvidia/cublas/lib/libcublas.so.12",
+    )
+    files = [str(tmp_path / name) for name in names]
+    assert ImportOrder(tmp_path, files).loads("torch") == (Load(files[1], False),)
+    assert ImportOrder(tmp_path, files[:1]).loads("torch") == (Load(files[0], False),)
+    assert ImportOrder(tmp_path, files[2:]).loads("torch") == ()
+
+
 # ---- files, wheels, options
 
 

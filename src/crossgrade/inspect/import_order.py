@@ -3,7 +3,8 @@
 Many extensions state no search path and rely on libraries that are in the process already: `sgl_kernel` and
 `torchaudio` find libc10.so only after `import torch`. Which packages those are is read from their Python code, and so
 is what an import of them loads: the extension modules of the package, and before them the libraries that its
-`__init__.py` names and loads by ctypes. Nothing is imported.
+`__init__.py` names and loads by ctypes, also those of other packages that it looks for by a pattern (PyTorch does so
+with `libnvrtc.so.*[0-9]`). What it does only where something failed does not count. Nothing is imported.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ast
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from crossgrade.inspect.environment import elf_files
@@ -31,11 +33,15 @@ class Load:
 
 @dataclass(frozen=True)
 class _Module:
-    """One Python file: the top-level packages and the modules of its own package that it imports, and its words."""
+    """One Python file: the top-level packages and the modules of its own package that it imports, and its words.
+
+    `patterns` are those of libraries, each with the words that stand beside it.
+    """
 
     packages: tuple[str, ...]
     own: tuple[str, ...]
     words: frozenset[str]
+    patterns: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class ImportOrder:
@@ -112,8 +118,18 @@ class ImportOrder:
             name = os.path.basename(path)  # noqa: PTH119 - a string
             if name in words or name.partition(".so")[0] in words:
                 yield Load(path, everywhere)
+        for pattern, others in module.patterns if module else ():
+            library = self._matching(pattern, others)
+            if library is not None:
+                yield Load(library, False)
         prefix = len(f"{self._site}/{package}/")
         yield from (Load(path, False) for path in own if "/" not in path[prefix:])
+
+    def _matching(self, pattern: str, others: Sequence[str]) -> str | None:
+        """The first library that fits, before all one in a folder that the same call names."""
+        fitting = [path for path in self._files if fnmatchcase(path.rpartition("/")[2], pattern)]
+        named = [path for path in fitting if any(f"/{other}/" in path for other in others if other)]
+        return next(iter(named or fitting), None)
 
 
 def _parsed(tree: ast.Module, name: str, *, is_package: bool) -> _Module:
@@ -138,7 +154,30 @@ def _parsed(tree: ast.Module, name: str, *, is_package: bool) -> _Module:
                 packages[target.partition(".")[0]] = None
     words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return _Module(tuple(packages), tuple(own), frozenset(words))
+    return _Module(tuple(packages), tuple(own), frozenset(words), tuple(_patterns(tree)))
+
+
+def _patterns(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Patterns of libraries, with the words beside each in the same call, tuple or pair of a dictionary.
+
+    Functions are included: PyTorch loads them in one. What is done when something failed is not.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ExceptHandler):
+            continue
+        groups: list[list[ast.expr]] = []
+        if isinstance(node, ast.Call):
+            groups = [node.args]
+        elif isinstance(node, ast.Tuple | ast.List):
+            groups = [node.elts]
+        elif isinstance(node, ast.Dict):
+            groups = [[key, value] for key, value in zip(node.keys, node.values, strict=True) if key is not None]
+        for group in groups:
+            texts = [each.value for each in group if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            for text in texts:
+                if ".so" in text and set("*?[") & set(text):
+                    yield text, tuple(other for other in texts if other is not text)
+        yield from _patterns(node)
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
