@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -214,3 +216,20 @@ def test_gc_keeps_what_is_needed() -> None:
 def test_gc_does_not_keep_a_rejected_one_in_place_of_a_good_one() -> None:
     generations = [generation(1, "adopted"), generation(2), generation(3, state="rejected")]
     assert reasons_to_keep(generations, active=1, predecessor=None, keep=1).keys() == {1, 2}
+
+
+def test_a_lock_whose_record_cannot_be_emptied_is_released_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was done under it is done: a disk error at its end must not make a failure of it."""
+    truncate = os.ftruncate
+    with hold(tmp_path / "lock", "one"):
+
+        def fails(_descriptor: int, _length: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "ftruncate", fails)
+    monkeypatch.setattr(os, "ftruncate", truncate)
+    assert read_holder(tmp_path / "lock") is None
+    with hold(tmp_path / "lock", "two"):
+        pass

@@ -68,6 +68,7 @@ def hold(path: Path, command: str) -> Iterator[None]:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(asdict(Holder(os.getpid(), command, time.time()))).encode(), 0)
         yield
-        os.ftruncate(descriptor, 0)
+        with suppress(OSError):  # what was done is done; the name of a holder whose lock is free is not read
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
