@@ -1,0 +1,151 @@
+"""The consistency gate: do the dists of an environment fit together, by their own files and requirements?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from crossgrade.gates.verdict import Finding, Level, Verdict, counted, joined
+from crossgrade.inspect.dists import InstalledDist, normalize_name
+from crossgrade.inspect.ownership import Conflict, by_dists
+from crossgrade.inspect.requirements import Unmet
+from crossgrade.jsontype import JSON
+
+GATE = "consistency"
+_SHOWN_FILES = 3
+
+
+def judge_consistency(
+    conflicts: Sequence[Conflict], unmet: Sequence[Unmet], *, ignore: Sequence[str] = (), dists: int | None = None
+) -> Verdict:
+    """Judge the files that two dists list, and the requirements that are not met.
+
+    A file of two dists fails the gate where its bytes are not those that each of them brought; where they are the same
+    bytes it is a note, and where a RECORD states no hash a warning. A requirement that is not met is a failure, as is
+    a dist without readable METADATA; one that is not in the standards' form is a warning, for installers pass over it.
+    Each is a note where a glob of ``ignore`` matches the name of the dist that states the requirement. ``dists`` is
+    how many dists were looked at, for the reason.
+    """
+    findings: list[Finding] = []
+    for owners, files in by_dists(conflicts).items():
+        findings += _judge_files(owners, files)
+    findings += [_judge_requirement(item, ignore) for item in unmet]
+    figures = _figures(conflicts, unmet, findings, dists)
+    failures = [finding for finding in findings if finding.level == "failure"]
+    if failures:
+        more = f" (and {counted(len(failures) - 1, 'more failure')})" if len(failures) > 1 else ""
+        reason = f"{failures[0].subject} {failures[0].message}{more}"
+        return Verdict(GATE, "failed", reason, tuple(findings), figures)
+    return Verdict(GATE, "passed", _passed(figures, findings), tuple(findings), figures)
+
+
+def _passed(figures: Mapping[str, JSON], findings: Sequence[Finding]) -> str:
+    """The counts, and what people may want to look at all the same."""
+    dists, alike, ignored = (int(str(figures[name] or 0)) for name in ("dists", "files_alike", "ignored"))
+    reason = f"{counted(dists, 'dist')}: " if dists else ""
+    reason += "0 files of two dists with different bytes, 0 unmet requirements"
+    reason += f" but for {ignored} that {'is' if ignored == 1 else 'are'} ignored" if ignored else ""
+    reason += f"; {counted(alike, 'file')} of two dists with the same bytes" if alike else ""
+    warnings = sum(finding.level == "warning" for finding in findings)
+    reason += f"; {counted(warnings, 'warning')}" if warnings else ""
+    return reason
+
+
+def _judge_files(owners: tuple[InstalledDist, ...], files: Sequence[Conflict]) -> list[Finding]:
+    """At most one finding of each level for the files that the same dists list."""
+    found = []
+    differing = [file for file in files if file.agree is False]
+    if differing:
+        all_but_one = "one of them" if len(owners) == 2 else "all of them but one"
+        message = (
+            f"{_both(owners)} write {_named(differing)} with different bytes; {_now(differing)}. "
+            f"Uninstall {all_but_one}, then install the one that stays again (uninstalling takes its files too)"
+        )
+        found.append(_finding("failure", owners, message, differing))
+    if untold := [file for file in files if file.agree is None]:
+        message = f"{_both(owners)} list {_named(untold)}, and not each of them by a hash that can be compared"
+        found.append(_finding("warning", owners, message, untold))
+    if alike := [file for file in files if file.agree]:
+        message = (
+            f"{_both(owners)} write {_named(alike)} with the same bytes; uninstalling one takes them from the other"
+        )
+        found.append(_finding("note", owners, message, alike))
+    return found
+
+
+def _finding(level: Level, owners: tuple[InstalledDist, ...], message: str, files: Sequence[Conflict]) -> Finding:
+    details: list[JSON] = []
+    for file in files:
+        detail: dict[str, JSON] = {"path": _printable(file.path)}
+        if file.agree is False:
+            detail["bytes_of"] = [str(dist) for dist in file.current]
+        if file.problem:
+            detail["problem"] = file.problem
+        details.append(detail)
+    evidence: dict[str, JSON] = {"dists": [str(dist) for dist in owners], "files": details}
+    return Finding(level, _names(owners), message, evidence)
+
+
+def _now(files: Sequence[Conflict]) -> str:
+    """Whose bytes are there: ``the bytes there are those of b 2``; counted where that is not the same for all."""
+    holders = Counter(_names(file.current) or "nobody" for file in files if not file.problem)
+    problems = Counter(file.problem for file in files if file.problem)
+    alone = len(holders) + len(problems) == 1
+    parts = [holder if alone else f"{holder} ({counted(number, 'file')})" for holder, number in holders.items()]
+    words = [f"the bytes there are those of {joined(parts)}"] if parts else []
+    words += [f"now {problem}" if alone else f"{problem}: {number}" for problem, number in problems.items()]
+    return ", ".join(words)
+
+
+def _named(files: Sequence[Conflict]) -> str:
+    """``2 files (a, b)``."""
+    return f"{counted(len(files), 'file')} ({joined([_printable(file.path) for file in files], _SHOWN_FILES)})"
+
+
+def _names(dists: Sequence[InstalledDist]) -> str:
+    if len(dists) == 2:
+        return f"{dists[0]} and {dists[1]}"
+    return joined([str(dist) for dist in dists])
+
+
+def _both(dists: Sequence[InstalledDist]) -> str:
+    return "both" if len(dists) == 2 else "all"
+
+
+def _printable(path: str) -> str:
+    """A path that is not UTF-8 must not break the report that names it."""
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
+def _judge_requirement(item: Unmet, ignore: Sequence[str]) -> Finding:
+    level: Level = "warning" if item.lack == "requirement" else "failure"
+    message = item.words
+    for pattern in ignore:
+        if fnmatchcase(item.dist.name, normalize_name(pattern)):
+            level, message = "note", f"{message} (ignored by {pattern!r})"
+            break
+    evidence: dict[str, JSON] = {
+        "dist": str(item.dist),
+        "lack": item.lack,
+        "requirement": item.requirement,
+        "installed": list(item.installed),
+    }
+    return Finding(level, str(item.dist), message, evidence)
+
+
+def _figures(
+    conflicts: Sequence[Conflict], unmet: Sequence[Unmet], findings: Sequence[Finding], dists: int | None
+) -> dict[str, JSON]:
+    ignored = sum(finding.level == "note" and "lack" in finding.evidence for finding in findings)
+    return {
+        "dists": dists,
+        "files_in_conflict": sum(file.agree is False for file in conflicts),
+        "files_alike": sum(file.agree is True for file in conflicts),
+        "files_without_hash": sum(file.agree is None for file in conflicts),
+        "unmet_requirements": sum(item.lack in ("missing", "version") for item in unmet),
+        "unreadable_requirements": sum(item.lack == "requirement" for item in unmet),
+        "unreadable_metadata": sum(item.lack == "metadata" for item in unmet),
+        "ignored": ignored,
+        "failures": sum(finding.level == "failure" for finding in findings),
+    }
