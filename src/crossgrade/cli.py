@@ -84,7 +84,18 @@ _NONE: tuple[str, Callable[[str], bool]] = ("", lambda _: False)
 _POSITIONAL = ("restore", "diff", "pin", "unpin", "retire")
 _TAKES_VALUE = (
     *("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars"),
-    *("--what", "--tree", "--gigabytes", "--path", "--for", "--against", "--compare", "--ignore", "--preload"),
+    *(
+        "--what",
+        "--tree",
+        "--gigabytes",
+        "--path",
+        "--for",
+        "--against",
+        "--compare",
+        "--ignore",
+        "--ignore-dist",
+        "--preload",
+    ),
 )
 
 

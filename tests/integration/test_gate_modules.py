@@ -18,7 +18,7 @@ from tests.support.gate_host import activate, add_generation, build_with_device_
 from tests.support.module_host import ModuleHost, plan_module
 
 from crossgrade.errors import CrossgradeError, TaskError
-from crossgrade.modules import abi_check, benchmark, gpu_arch_check, server, smoke_check
+from crossgrade.modules import abi_check, benchmark, consistency_check, gpu_arch_check, server, smoke_check
 from crossgrade.modules.contract import Change, Unchanged
 from crossgrade.playbook.arguments import parse_arguments
 from crossgrade.store.generation import Generation
@@ -98,6 +98,23 @@ def test_abi_beside_the_working_generation(store: Store, host: ModuleHost) -> No
     assert isinstance(plan_module(abi_check.MODULE, arguments, host), Unchanged)
     with pytest.raises(TaskError, match="there is no generation 7"):
         plan_module(abi_check.MODULE, abi_check.Arguments(generation=2, compare_with=7), host)
+
+
+def test_consistency_is_judged_and_on_record(store: Store, host: ModuleHost) -> None:
+    site = add_generation(store, 2)
+    for name in ("one", "other"):
+        folder = site / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+        (folder / "RECORD").write_text(f"shared.py,sha256={name},\n")
+    (site / "shared.py").write_text("whose?\n")
+    arguments = consistency_check.Arguments(generation=2)
+    outcome = run_gate(consistency_check.MODULE, arguments, host)
+    assert outcome.failed
+    assert "one 1.0 and other 1.0 both write 1 file (shared.py) with different bytes" in outcome.message
+    ignoring = consistency_check.Arguments(generation=2, ignore=("other",))
+    assert not run_gate(consistency_check.MODULE, ignoring, host).failed
+    assert isinstance(plan_module(consistency_check.MODULE, ignoring, host), Unchanged)
 
 
 def test_abi_names_the_library_and_the_file(store: Store, host: ModuleHost) -> None:

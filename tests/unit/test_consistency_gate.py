@@ -74,19 +74,19 @@ def test_files_of_which_each_dist_has_some(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "words"), [({"x": "else"}, "those of nobody. Uninstall"), ({}, "now missing. Uninstall")]
+    ("files", "words"), [({"x.py": "else"}, "those of nobody. Uninstall"), ({}, "now missing. Uninstall")]
 )
 def test_bytes_of_nobody(tmp_path: Path, files: dict[str, str], words: str) -> None:
-    venv = bare_venv(tmp_path, a=lines("a", "x"), b=lines("b", "x"))
+    venv = bare_venv(tmp_path, a=lines("a", "x.py"), b=lines("b", "x.py"))
     put(venv, **files)
     assert words in judge(venv).reason
 
 
 def test_three_dists(tmp_path: Path) -> None:
-    venv = bare_venv(tmp_path, a=lines("a", "x"), b=lines("b", "x"), c=lines("a", "x"))
-    put(venv, x="a")
+    venv = bare_venv(tmp_path, a=lines("a", "x.py"), b=lines("b", "x.py"), c=lines("a", "x.py"))
+    put(venv, **{"x.py": "a"})
     reason = judge(venv).reason
-    assert reason.startswith("a 1, b 1, c 1 all write 1 file (x) with different bytes; ")
+    assert reason.startswith("a 1, b 1, c 1 all write 1 file (x.py) with different bytes; ")
     assert "those of a 1 and c 1. Uninstall all of them but one, " in reason
 
 
@@ -101,16 +101,36 @@ def test_a_file_without_a_hash_is_a_warning(tmp_path: Path) -> None:
 def test_nothing_found(tmp_path: Path) -> None:
     verdict = judge(bare_venv(tmp_path, a=lines("a", "x"), b=lines("b", "y")))
     assert (verdict.outcome, verdict.findings) == ("passed", ())
-    assert verdict.reason == "2 dists: 0 files of two dists with different bytes, 0 unmet requirements"
-    assert judge_consistency([], []).reason == "0 files of two dists with different bytes, 0 unmet requirements"
+    assert verdict.reason == "2 dists: 0 Python or native files of two dists with different bytes, 0 unmet requirements"
+    assert (
+        judge_consistency([], []).reason
+        == "0 Python or native files of two dists with different bytes, 0 unmet requirements"
+    )
 
 
 def test_a_path_that_is_not_utf_8_can_be_reported(tmp_path: Path) -> None:
     venv = bare_venv(tmp_path, a="", b="")
     for name in ("a", "b"):
-        record = b"x\xff," + recorded_hash(name.encode()).encode() + b",1\n"
+        record = b"x\xff.py," + recorded_hash(name.encode()).encode() + b",1\n"
         (site_packages(venv) / f"{name}-1.dist-info/RECORD").write_bytes(record)
     assert "x\\udcff" in judge(venv).reason.encode().decode()
+
+
+@pytest.mark.parametrize("path", ["LICENSE", "tests/__init__.py", "docs/conf.py", "share/x.json"])
+def test_what_is_no_code_of_theirs_is_a_warning(tmp_path: Path, path: str) -> None:
+    verdict = judge(bare_venv(tmp_path, a=lines("a", path), b=lines("b", path)))
+    assert verdict.passed
+    assert [finding.level for finding in verdict.findings] == ["warning"]
+
+
+def test_shared_files_can_be_ignored_by_either_dist(tmp_path: Path) -> None:
+    venv = bare_venv(tmp_path, one=lines("a", "x.py"), other=lines("b", "x.py"))
+    assert judge(venv).outcome == "failed"
+    for pattern in ("one", "OTH*"):
+        verdict = judge(venv, pattern)
+        assert verdict.passed
+        assert [finding.level for finding in verdict.findings] == ["note"]
+        assert verdict.findings[0].message.endswith(f"(ignored by {pattern!r})")
 
 
 # Requirements

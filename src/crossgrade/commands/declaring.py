@@ -62,6 +62,7 @@ _HELP = {
     "against": "The venv that files and wheels are to be loaded in.",
     "compare": "A venv that works: what does not load there either is only noted.",
     "ignore": "A glob of files whose faults are only noted. May be given several times.",
+    "ignore_dist": "A glob of dists whose unmet requirements and shared files are only noted.",
     "preload": "What Python code loads first: a glob below site-packages. May be given several times.",
     "fix": "Mend what can be mended by itself.",
 }
@@ -132,7 +133,7 @@ def command(name: str, shared: tuple[Parameter, ...] = ()) -> Callable[[Callable
             body,
             name=name,
             auto_shortflags=False,
-            iterable=["inventory", "extra_vars", "tags", "skip_tags", "path", "ignore", "preload"],
+            iterable=["inventory", "extra_vars", "tags", "skip_tags", "path", "ignore", "ignore_dist", "preload"],
             incrementable=["verbose"],
         )
 

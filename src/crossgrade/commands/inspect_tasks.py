@@ -15,6 +15,7 @@ def inspect(
     against: str = "",
     compare: str = "",
     ignore: list[str] | None = None,
+    ignore_dist: list[str] | None = None,
     preload: list[str] | None = None,
     json: bool = False,
     verbose: int = 0,

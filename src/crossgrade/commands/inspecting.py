@@ -40,19 +40,20 @@ class Subject:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A subject, what its files are, and what follows for loading and for the GPU (None when none was named)."""
+    """A subject, what its files are, and what follows: for loading, the GPU when one was named, and a venv's dists."""
 
     subject: Subject
     report: NativeReport
     loading: Verdict
     gpu: Verdict | None
+    dists: Verdict | None
 
     @property
     def failed(self) -> bool:
-        return self.loading.outcome == "failed" or (self.gpu is not None and self.gpu.outcome == "failed")
+        return any(verdict.outcome == "failed" for verdict in (self.loading, self.gpu, self.dists) if verdict)
 
     def to_json(self) -> dict[str, JSON]:
-        verdicts: list[JSON] = [verdict.to_json() for verdict in (self.loading, self.gpu) if verdict]
+        verdicts: list[JSON] = [verdict.to_json() for verdict in (self.loading, self.gpu, self.dists) if verdict]
         return {"subject": self.subject.title, "root": self.report.root, "verdicts": verdicts, **self.report.to_json()}
 
 
@@ -153,7 +154,20 @@ def _look(subject: Subject, working: Working | None, options: Options) -> Inspec
         report = replace(report, files=tuple(file for file in report.files if file.path in chosen))
         loading = about(loading, report)
     gpu = judge_gpu_arch(report, options["for_"], allow_ptx=True) if options["for_"] else None
-    return Inspected(subject, report, loading, gpu)
+    return Inspected(subject, report, loading, gpu, _dists(subject, options))
+
+
+def _dists(subject: Subject, options: Options) -> Verdict | None:
+    """Whether the dists of a venv fit together; None for files, wheels and folders that are no venv."""
+    if subject.files is not None or not (subject.root / "pyvenv.cfg").is_file():
+        return None
+    from crossgrade.gates.consistency import judge_consistency
+    from crossgrade.inspect.dists import installed_dists
+    from crossgrade.inspect.ownership import conflicts
+    from crossgrade.inspect.requirements import unmet
+
+    count = len(installed_dists(subject.root))
+    return judge_consistency(conflicts(subject.root), unmet(subject.root), ignore=options["ignore_dist"], dists=count)
 
 
 def about(verdict: Verdict, report: NativeReport) -> Verdict:
@@ -190,6 +204,8 @@ def _lines(inspected: Inspected, *, verbose: bool) -> Iterator[Line]:
         yield from _verdict_lines("GPU", inspected.gpu, report, verbose=verbose)
     else:
         yield from _architectures(report)
+    if inspected.dists is not None:
+        yield from _verdict_lines("dists", inspected.dists, report, verbose=verbose)
 
 
 def _verdict_lines(title: str, verdict: Verdict, report: NativeReport, *, verbose: bool) -> Iterator[Line]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from crossgrade.gates.verdict import Finding, Level, Verdict, counted, joined
@@ -14,6 +15,8 @@ from crossgrade.jsontype import JSON
 
 GATE = "consistency"
 _SHOWN_FILES = 3
+# What careless wheels install beside their package, each its own
+_BESIDE_PACKAGES = ("tests", "test", "docs", "examples", "benchmarks", "scripts")
 
 
 def judge_consistency(
@@ -22,14 +25,18 @@ def judge_consistency(
     """Judge the files that two dists list, and the requirements that are not met.
 
     A file of two dists fails the gate where its bytes are not those that each of them brought; where they are the same
-    bytes it is a note, and where a RECORD states no hash a warning. A requirement that is not met is a failure, as is
-    a dist without readable METADATA; one that is not in the standards' form is a warning, for installers pass over it.
-    Each is a note where a glob of ``ignore`` matches the name of the dist that states the requirement. ``dists`` is
-    how many dists were looked at, for the reason.
+    bytes it is a note, and where a RECORD states no hash a warning, as where it is neither Python nor native code (a
+    LICENSE, or a folder ``tests`` that careless wheels put beside their package). A requirement that is not met is a
+    failure, as is a dist without readable METADATA; one that is not in the standards' form is a warning, for
+    installers pass over it.
+    Each is a note where a glob of ``ignore`` matches the name of the dist that states the requirement, or of one that
+    writes the file. ``dists`` is how many dists were looked at, for the reason.
     """
     findings: list[Finding] = []
     for owners, files in by_dists(conflicts).items():
-        findings += _judge_files(owners, files)
+        found = _judge_files(owners, files)
+        pattern = _ignoring([dist.name for dist in owners], ignore)
+        findings += [_ignored(finding, pattern) for finding in found] if pattern else found
     findings += [_judge_requirement(item, ignore) for item in unmet]
     figures = _figures(conflicts, unmet, findings, dists)
     failures = [finding for finding in findings if finding.level == "failure"]
@@ -44,7 +51,7 @@ def _passed(figures: Mapping[str, JSON], findings: Sequence[Finding]) -> str:
     """The counts, and what people may want to look at all the same."""
     dists, alike, ignored = (int(str(figures[name] or 0)) for name in ("dists", "files_alike", "ignored"))
     reason = f"{counted(dists, 'dist')}: " if dists else ""
-    reason += "0 files of two dists with different bytes, 0 unmet requirements"
+    reason += "0 Python or native files of two dists with different bytes, 0 unmet requirements"
     reason += f" but for {ignored} that {'is' if ignored == 1 else 'are'} ignored" if ignored else ""
     reason += f"; {counted(alike, 'file')} of two dists with the same bytes" if alike else ""
     warnings = sum(finding.level == "warning" for finding in findings)
@@ -62,7 +69,8 @@ def _judge_files(owners: tuple[InstalledDist, ...], files: Sequence[Conflict]) -
             f"{_both(owners)} write {_named(differing)} with different bytes; {_now(differing)}. "
             f"Uninstall {all_but_one}, then install the one that stays again (uninstalling takes its files too)"
         )
-        found.append(_finding("failure", owners, message, differing))
+        level: Level = "failure" if any(_is_code(file.path) for file in differing) else "warning"
+        found.append(_finding(level, owners, message, differing))
     if untold := [file for file in files if file.agree is None]:
         message = f"{_both(owners)} list {_named(untold)}, and not each of them by a hash that can be compared"
         found.append(_finding("warning", owners, message, untold))
@@ -72,6 +80,21 @@ def _judge_files(owners: tuple[InstalledDist, ...], files: Sequence[Conflict]) -
         )
         found.append(_finding("note", owners, message, alike))
     return found
+
+
+def _is_code(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    beside = path.partition("/")[0] in _BESIDE_PACKAGES
+    return not beside and (name.endswith((".py", ".so")) or ".so." in name)
+
+
+def _ignoring(names: Sequence[str], ignore: Sequence[str]) -> str:
+    """The first glob that matches one of the names; empty where none does."""
+    return next((glob for glob in ignore if any(fnmatchcase(name, normalize_name(glob)) for name in names)), "")
+
+
+def _ignored(finding: Finding, pattern: str) -> Finding:
+    return replace(finding, level="note", message=f"{finding.message} (ignored by {pattern!r})")
 
 
 def _finding(level: Level, owners: tuple[InstalledDist, ...], message: str, files: Sequence[Conflict]) -> Finding:
@@ -120,18 +143,15 @@ def _printable(path: str) -> str:
 
 def _judge_requirement(item: Unmet, ignore: Sequence[str]) -> Finding:
     level: Level = "warning" if item.lack == "requirement" else "failure"
-    message = item.words
-    for pattern in ignore:
-        if fnmatchcase(item.dist.name, normalize_name(pattern)):
-            level, message = "note", f"{message} (ignored by {pattern!r})"
-            break
     evidence: dict[str, JSON] = {
         "dist": str(item.dist),
         "lack": item.lack,
         "requirement": item.requirement,
         "installed": list(item.installed),
     }
-    return Finding(level, str(item.dist), message, evidence)
+    finding = Finding(level, str(item.dist), item.words, evidence)
+    pattern = _ignoring([item.dist.name], ignore)
+    return _ignored(finding, pattern) if pattern else finding
 
 
 def _figures(

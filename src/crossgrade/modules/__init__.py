@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 # The playbook's name of a module, and the file that it lives in. Most are the same; `assert` is a Python keyword.
 NAMES: dict[str, str] = {
     "abi_check": "abi_check",
+    "consistency_check": "consistency_check",
     "activate": "activate",
     "assert": "assert_",
     "benchmark": "benchmark",

@@ -1,0 +1,62 @@
+"""consistency_check: do the dists of an environment fit together, by their files and requirements? Nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from crossgrade.modules import gate
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.playbook.arguments import argument
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Checks that no two dists have written one file with different bytes, and that each requirement is met."""
+
+    required_one_of: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"),)
+    mutually_exclusive: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"),)
+
+    generation: int | None = argument(doc="The generation to check, as python_env returns it.", default=None)
+    path: Path | None = argument(doc="A venv that is no generation. Its verdict is not kept.", default=None)
+    ignore: tuple[str, ...] = argument(
+        doc="Globs of names of dists whose unmet requirements, and files that others write too, are only noted.",
+        default=(),
+    )
+    on_not_run: gate.OnNotRun = argument(doc="What a verdict of `not run` does to the run.", default="fail")
+
+
+def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
+    candidate = gate.find_candidate(arguments.generation, arguments.path, host)
+    return gate.gate_state("consistency_check", candidate, host, {"ignore": list(arguments.ignore)})
+
+
+def plan(arguments: Arguments, state: gate.GateState) -> Plan:
+    return gate.plan_gate(state, "check the files and requirements of the dists of", arguments.on_not_run)
+
+
+def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+    from crossgrade.gates.consistency import judge_consistency
+    from crossgrade.inspect.dists import installed_dists
+    from crossgrade.inspect.ownership import conflicts
+    from crossgrade.inspect.requirements import unmet
+
+    state = inspect(arguments, context.host)
+    gate.refuse_unfinished(state.candidate)
+    context.progress(f"reading the records of {state.candidate.title}")
+    venv = state.candidate.venv
+    verdict = judge_consistency(conflicts(venv), unmet(venv), ignore=arguments.ignore, dists=len(installed_dists(venv)))
+    return gate.conclude(verdict, state, arguments.on_not_run, context)
+
+
+MODULE = Module(
+    name="consistency_check",
+    arguments=Arguments,
+    effect="checks",
+    inspect=inspect,
+    plan=plan,
+    apply=apply,
+    summary="Gate: no dist has overwritten another's files, and every requirement is met.",
+)
