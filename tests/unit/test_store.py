@@ -97,10 +97,10 @@ def test_a_process_in_an_adopted_directory_goes_on(tmp_path: Path, store: Store)
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "a = 1\n"
-        (user,) = find_users(store, [1]).users[1]
+        (user,) = find_users(store, [1], []).users[1]
         assert user.pid == process.pid
         process.stdin.close()
-    assert not find_users(store, [1]).users
+    assert not find_users(store, [1], []).users
 
 
 @pytest.mark.parametrize("case", ["link", "no venv", "store inside"])

@@ -39,11 +39,15 @@ def _split(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(tag.strip() for value in values for tag in value.split(",") if tag.strip())
 
 
+_MOST_DIGITS = 18
+LONGEST_WAIT = 366 * 24 * 3600  # a year: longer, and it is no confirmation that is waited for
+
+
 def number(option: str, text: str) -> int | None:
     """A whole number from 0 up from an option, None when it was not given. Raises WrongOptionsError."""
     if text == "":
         return None
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise WrongOptionsError(f"--{option} needs a whole number, not {text!r}")
     return int(text)
 
@@ -66,8 +70,8 @@ def agreed(options: Mapping[str, Any], question: str) -> bool:
 
 def _seconds(text: str) -> int | None:
     seconds = number("confirm-within", text)
-    if seconds == 0:
-        raise WrongOptionsError("--confirm-within needs at least one second")
+    if seconds is not None and not 1 <= seconds <= LONGEST_WAIT:
+        raise WrongOptionsError(f"--confirm-within goes from 1 to {LONGEST_WAIT} seconds, not {text}")
     return seconds
 
 

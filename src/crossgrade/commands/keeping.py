@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,15 +11,22 @@ from json import dumps
 from typing import Any
 
 from crossgrade.commands.common import agreed, existing_store, generation_number, guarded, number, people, request_from
+from crossgrade.engine.events import Events
+from crossgrade.engine.interrupt import undisturbed
+from crossgrade.engine.journal import Journal
 from crossgrade.engine.opening import opened_journal
 from crossgrade.engine.records import predecessor_of
 from crossgrade.engine.recovery import empty_temporary, refuse_while_interrupted
 from crossgrade.engine.request import Request
+from crossgrade.engine.returning import finish_overdue
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
+from crossgrade.report.steady import SteadyStream
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
+from crossgrade.store.confirmation import read_confirmation
 from crossgrade.store.layout import Store
 from crossgrade.store.lock import hold
+from crossgrade.store.processes import Turn
 
 Options = Mapping[str, Any]
 SCHEMA = 1
@@ -30,7 +38,7 @@ def gc_command(options: Options) -> int:
 
 def pin_command(options: Options, *, pinned: bool) -> int:
     name = "pin" if pinned else "unpin"
-    return guarded(lambda: _pin(options, request_from(options, name), name, pinned=pinned))
+    return guarded(lambda: _pin(options, request_from(options, name), pinned=pinned))
 
 
 def retire_command(options: Options) -> int:
@@ -38,13 +46,25 @@ def retire_command(options: Options) -> int:
 
 
 @contextmanager
-def _settled(store: Store, command: str) -> Iterator[int | None]:
-    """Hold the lock over a store without an interrupted run; gives the number that `rollback` would go to."""
-    with hold(store.lock_path, f"crossgrade {command}"), opened_journal(store, create=True) as journal:
-        refuse_while_interrupted(journal, "what it needs is not removed")
+def _settled(options: Options, request: Request) -> Iterator[Journal]:
+    """Hold the lock over a store without an interrupted run, after a return that is overdue."""
+    store = request.store
+    with hold(store.lock_path, f"crossgrade {request.command}"), opened_journal(store, create=True) as journal:
+        with undisturbed():
+            finish_overdue(request, journal, Events("localhost", (Terminal(SteadyStream(people(options))),)))
+        refuse_while_interrupted(journal, f"`{request.command}` waits until it is settled")
         empty_temporary(store)
-        active = store.active()
-        yield None if active is None else predecessor_of(active, journal.activations())
+        yield journal
+
+
+def _predecessor(store: Store, journal: Journal) -> int | None:
+    """Where `rollback` would go."""
+    active = store.active()
+    return None if active is None else predecessor_of(active, journal.activations())
+
+
+def _turns(journal: Journal) -> list[Turn]:
+    return [(turn.time, turn.active) for turn in journal.activations()]
 
 
 def _gc(options: Options, request: Request) -> int:
@@ -54,8 +74,8 @@ def _gc(options: Options, request: Request) -> int:
     if keep is None:
         raise WrongOptionsError("--keep needs a whole number")
     store = existing_store(request)
-    with _settled(store, "gc") as predecessor:
-        collected = collect(store, predecessor=predecessor, keep=keep)
+    with _settled(options, request) as journal:
+        collected = collect(store, predecessor=_predecessor(store, journal), turns=_turns(journal), keep=keep)
     if options["json"]:
         sys.stdout.write(dumps({"schema": SCHEMA, **asdict(collected)}) + "\n")
     terminal = Terminal(people(options))
@@ -70,15 +90,16 @@ def _gc(options: Options, request: Request) -> int:
         if busy or options["verbose"]:
             terminal.write([Line(f"kept generation {kept}: {reason}", "warning" if busy else "faint")])
     if collected.hidden_processes and collected.generations:
-        text = f"{collected.hidden_processes} processes of other users could not be looked into; root can"
+        who = "" if os.geteuid() == 0 else "; root can"
+        text = f"{collected.hidden_processes} processes could not be looked into{who}"
         terminal.write([Line(text, "warning")])
     terminal.write([Line(f"freed {collected.bytes:,} bytes")])
     return ExitCode.DONE
 
 
-def _pin(options: Options, request: Request, name: str, *, pinned: bool) -> int:
+def _pin(options: Options, request: Request, *, pinned: bool) -> int:
     store, chosen = existing_store(request), generation_number(options)
-    with hold(store.lock_path, f"crossgrade {name}"):
+    with _settled(options, request):
         store.generation(chosen)
         changed = store.set_pinned(chosen, pinned=pinned)
     if options["json"]:
@@ -94,13 +115,24 @@ def _retire(options: Options, request: Request) -> int:
     from crossgrade.store.processes import find_users
 
     store, chosen = existing_store(request), generation_number(options)
-    with _settled(store, "retire") as predecessor:
-        generation = store.generation(chosen)
-        if store.active() == chosen:
+    with _settled(options, request) as journal:
+        generation, active, predecessor = store.generation(chosen), store.active(), _predecessor(store, journal)
+        waits = read_confirmation(store)
+        if waits is not None and chosen in (waits.generation, waits.previous):
+            raise CrossgradeError(
+                f"generation {waits.generation} waits to be confirmed, or {waits.previous} comes back: both stay",
+                remedy=f"`{request.hint('confirm')}`, or `{request.hint('rollback')}`.",
+            )
+        if active is None and store.active_link is not None:
+            raise CrossgradeError(
+                f"{store.active_link} leads to no generation of this store: nothing is removed",
+                remedy="`crossgrade rollback --to N` points it at one again.",
+            )
+        if active == chosen:
             raise CrossgradeError(f"generation {chosen} is the active one", remedy="Activate another one first.")
         if chosen in store.pinned():
             raise CrossgradeError(f"generation {chosen} is pinned", remedy=f"crossgrade unpin {chosen}")
-        users = find_users(store, [chosen]).users.get(chosen, ())
+        users = find_users(store, [chosen], _turns(journal)).users.get(chosen, ())
         if users:
             told = ", ".join(f"pid {user.pid} ({user.command})" for user in users)
             raise CrossgradeError(f"generation {chosen} is in use by {told}", remedy="Stop that first.")

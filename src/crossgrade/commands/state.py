@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from crossgrade.commands.common import existing_store, guarded, number, people, request_from
 from crossgrade.engine.journal import Journal, reading
 from crossgrade.engine.records import OPEN_STATES
+from crossgrade.engine.recovery import way_out
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.report.terminal import Terminal
@@ -106,15 +107,20 @@ def _describe_generation(store: Store, number_: int, pinned: Collection[int]) ->
         generation = store.generation(number_)
     except StoreError as error:  # one that is damaged must not hide the others
         return {"number": number_, "path": str(store.venv(number_)), "problem": str(error)}
-    return {
+    described: dict[str, Any] = {
         **generation.to_json(),
         "path": str(store.venv(number_)),
         "pinned": number_ in pinned,
-        "verdicts": [
+        "verdicts": [],
+    }
+    try:
+        described["verdicts"] = [
             {"gate": verdict.gate, "outcome": verdict.outcome, "reason": verdict.reason}
             for verdict in store.verdicts(number_)
-        ],
-    }
+        ]
+    except StoreError as error:
+        described["verdicts_problem"] = str(error)
+    return described
 
 
 def _status(options: Options, request: Request) -> int:
@@ -152,6 +158,8 @@ def _status_lines(status: Mapping[str, Any], confirm: str) -> list[Line]:
         text = f"{mark} {number_:>3}  {origin:<8} {state:<9} {generation['created']}"
         pinned = "  pinned" if generation["pinned"] else ""
         lines.append(Line(f"{text}{pinned}  {gates}".rstrip()))
+        if "verdicts_problem" in generation:
+            lines.append(Line(f"       {generation['verdicts_problem']}", "failed"))
     if status["journal_problem"]:
         lines.append(Line(f"journal: {status['journal_problem']}", "failed"))
     interrupted = status["interrupted"]
@@ -159,7 +167,7 @@ def _status_lines(status: Mapping[str, Any], confirm: str) -> list[Line]:
         lines.append(Line(f"interrupted: run {interrupted['run']} (`{interrupted['command']}`)", "warning"))
         lines += [Line(f"    done: {intent}") for intent in interrupted["done"]]
         lines += [Line(f"    unfinished: {intent}", "warning") for intent in interrupted["unfinished"]]
-        lines.append(Line("    `crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it"))
+        lines.append(Line(f"    {way_out(interrupted['command'])}"))
     if status["lock"]:
         holder = Holder(**status["lock"])
         lines.append(Line(f"under way: `{holder.command}`, pid {holder.pid}, since {_when(holder.since)}", "changed"))

@@ -16,6 +16,7 @@ from crossgrade.engine.plan import SavedPlan, load_plan, save_plan
 from crossgrade.engine.planning import make_plan
 from crossgrade.engine.prepare import Prepared, check_all_templates, prepare
 from crossgrade.engine.records import RunRecord
+from crossgrade.engine.recovery import way_out
 from crossgrade.engine.request import Request
 from crossgrade.engine.run import Refusal
 from crossgrade.engine.run import upgrade as run_upgrade
@@ -172,6 +173,11 @@ def _resumed(given: Request) -> Request:
     if interrupted is None:
         raise CrossgradeError(
             "there is no interrupted run to resume", remedy="`crossgrade status` shows what is there."
+        )
+    if interrupted.command != "upgrade":
+        raise CrossgradeError(
+            f"the interrupted run is a `{interrupted.command}`: there is nothing to resume",
+            remedy=way_out(interrupted.command),
         )
     request = Request.from_journal(interrupted.request, given.extra_vars)
     return request if given.confirm_within is None else replace(request, confirm_within=given.confirm_within)

@@ -280,7 +280,10 @@ def open_journal(path: Path, *, create: bool = False) -> Journal:
         if not create:
             raise StoreError(f"there is no journal at {path}", remedy="Run `crossgrade upgrade` first.")
         _create(path)
-    database = _connect(path)
+    try:
+        database = _connect(path)
+    except _REFUSALS as error:
+        raise _problem(path, error) from error
     try:
         version = _check(path, database)
         database.execute("PRAGMA journal_mode=WAL")

@@ -18,11 +18,16 @@ from crossgrade.store.layout import Store, remove_path
 
 def refuse_while_interrupted(journal: Journal, why: str) -> None:
     """Raises CrossgradeError when a run was interrupted; `why` says what waits for its end."""
-    if journal.unfinished() is not None:
-        raise CrossgradeError(
-            f"a run was interrupted: {why}",
-            remedy="`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it.",
-        )
+    run = journal.unfinished()
+    if run is not None:
+        raise CrossgradeError(f"`{run.command}` was interrupted: {why}", remedy=way_out(run.command))
+
+
+def way_out(command: str) -> str:
+    """What to do about an interrupted run."""
+    if command == "upgrade":
+        return "`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it."
+    return "`crossgrade rollback` settles it."
 
 
 def settle(recovery: Recovery, run: RunRecord, store: Store, *, resume: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -90,7 +91,7 @@ def find_root(playbook: Path, option: str, extra_vars: Mapping[str, Any]) -> Pat
     Raises CrossgradeError when the playbook's own value holds a template: it must be known before anything runs.
     """
     if option:
-        return Path(option).expanduser().absolute()
+        return _real(option)
     given = extra_vars.get(ROOT_VARIABLE)
     # Only a playbook that mentions it is parsed here: `status` and `rollback` stay quick.
     if given is None and playbook.is_file() and ROOT_VARIABLE.encode() + b":" in playbook.read_bytes():
@@ -98,10 +99,15 @@ def find_root(playbook: Path, option: str, extra_vars: Mapping[str, Any]) -> Pat
 
         given = peek_variables(playbook).get(ROOT_VARIABLE)
     if given is None:
-        return Path(".crossgrade").absolute() / playbook.stem
+        return _real(".crossgrade") / playbook.stem
     if "{{" in str(given):
         raise CrossgradeError(
             f"{ROOT_VARIABLE} is {given!r}, but it must be a plain path: it is needed before variables are",
             remedy=f"Write the path itself, or give --root or -e {ROOT_VARIABLE}=PATH.",
         )
-    return Path(str(given)).expanduser().absolute()
+    return _real(str(given))
+
+
+def _real(root: str) -> Path:
+    """However it is written, and by whatever links it is reached, a root is one place: a store compares paths."""
+    return Path(os.path.realpath(Path(root).expanduser()))

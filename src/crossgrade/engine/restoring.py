@@ -8,18 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossgrade.engine.interrupt import interruptible
+from crossgrade.engine.events import Events, Listener
+from crossgrade.engine.interrupt import interruptible, undisturbed
 from crossgrade.engine.journal import Journal
 from crossgrade.engine.opening import opened_journal
 from crossgrade.engine.recovery import empty_temporary, refuse_while_interrupted
 from crossgrade.engine.request import Request
+from crossgrade.engine.returning import finish_overdue
 from crossgrade.engine.run_id import new_run_id
-from crossgrade.errors import CrossgradeError, ExitCode
+from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.jsontype import JSON
 from crossgrade.modules.durable import sync_filesystem
 from crossgrade.store.archive_reading import Unpacked, unpack
 from crossgrade.store.atomic import replace_link, sync_directory
-from crossgrade.store.generation import Generation
+from crossgrade.store.generation import Generation, GenerationState
 from crossgrade.store.layout import Store, remove_path
 from crossgrade.store.lock import hold
 from crossgrade.store.manifest import build_manifest, write_manifest
@@ -42,12 +44,18 @@ def restore(request: Request, archive: Path, progress: Callable[[str], None], *,
     for every other failure, nothing is left of it.
     """
     store = request.store
+    if not archive.is_file():
+        raise StoreError(f"there is no archive at {archive}")
+    if link is not None and Path(os.path.realpath(link.parent)).is_relative_to(store.root):
+        raise CrossgradeError(f"{link} lies inside the store {store.root}", remedy="Name a place beside it.")
     store.create()
     with (
         hold(store.lock_path, "crossgrade restore"),
         interruptible(),
         opened_journal(store, create=True) as journal,
     ):
+        with undisturbed():
+            finish_overdue(request, journal, Events("localhost", (_told(progress),)))
         refuse_while_interrupted(journal, "restore waits until it is settled")
         empty_temporary(store)
         if link is not None:
@@ -73,6 +81,10 @@ def restore(request: Request, archive: Path, progress: Callable[[str], None], *,
         finally:
             remove_path(work)
     return Restored(generation, unpacked.files, unpacked.bytes)
+
+
+def _told(progress: Callable[[str], None]) -> Listener:
+    return lambda event: progress(str(event.data.get("message", event.kind)))
 
 
 def _check_link(store: Store, link: Path) -> None:
@@ -129,7 +141,9 @@ def _take_in(
             path.rename(store.folder(number) / path.name)
     write_manifest(store.manifest_path(number), manifest)
     sync_filesystem(store.folder(number))
-    done = generation.with_state("ready", manifest=manifest.digest)
+    # what a gate rejected stays rejected
+    state: GenerationState = "rejected" if record.generation.state == "rejected" else "ready"
+    done = generation.with_state(state, manifest=manifest.digest)
     store.write_generation(done)
     journal.complete(run_id, ordinal, "python_env", "restore")
     return done

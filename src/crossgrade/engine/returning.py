@@ -34,6 +34,8 @@ from crossgrade.store.watcher import disarm, hold_patiently
 
 RETURN = "return"
 CONFIRM = "confirm"
+# The watcher holds the lock for moments; a run that holds it restarts the time when it ends.
+CONFIRM_PATIENCE_SECONDS = 5.0
 NOT_CONFIRMED = "not confirmed in time"
 
 
@@ -75,14 +77,15 @@ def start_waiting(store: Store, run_id: str) -> bool:
 def confirm(request: Request, events: Events) -> int:
     """Keep what was activated: no return any more. Returns the generation's number.
 
-    Raises CrossgradeError when nothing waits, and when it is too late: then the host has gone back, or does so now.
+    Raises LockedError while another run goes on, CrossgradeError when nothing waits, and when it is too late: then the
+    host has gone back, or does so now.
     """
     store = request.store
     if not store.exists:
         raise StoreError(f"there is no store at {store.root}", remedy="Give --root, or --playbook.")
     release_reserve(store)  # before SQLite opens its files: they need room
     with (
-        hold_patiently(store.lock_path, "crossgrade confirm"),
+        hold_patiently(store.lock_path, "crossgrade confirm", CONFIRM_PATIENCE_SECONDS),
         undisturbed(),
         opened_journal(store, create=True) as journal,
     ):

@@ -13,13 +13,14 @@ from crossgrade.engine.records import RunRecord, predecessor_of
 from crossgrade.engine.request import Request
 from crossgrade.errors import CrossgradeError, ExitCode, StoreError
 from crossgrade.jsontype import JSON
-from crossgrade.store.activation import switch
+from crossgrade.store.activation import check_switch, switch
 from crossgrade.store.atomic import make_folder
 from crossgrade.store.confirmation import read_confirmation
 from crossgrade.store.lock import hold
 from crossgrade.store.watcher import disarm
 
 RESTART_SECONDS = 600.0
+TURNS = ("rollback", "return")  # the commands of runs that are nothing but a turn of the link
 
 
 def rollback(request: Request, events: Events, *, to: int | None) -> int:
@@ -82,6 +83,8 @@ def recover(request: Request, journal: Journal, run: RunRecord, events: Events) 
         take_back(recovery, run, request.store)
         return True
     settle(recovery, run, request.store, resume=False)
+    if run.command not in TURNS:
+        return True  # nobody who settles an interrupted `restore` or `confirm` wants the link turned as well
     # a return that was killed after the link had turned has now happened; before that, it is still to come
     return any(step.state == "done" for step in journal.steps(run.id))
 
@@ -119,6 +122,7 @@ def turn(
     from crossgrade.engine.run_id import new_run_id
 
     store, command = request.store, request.command
+    check_switch(store, target)  # a refusal must leave no run open
     active = store.active()
     run_id = new_run_id()
     journal.begin_run(run_id, command, request.to_journal())
@@ -127,7 +131,13 @@ def turn(
     undo: dict[str, JSON] = {"previous": active, "generation": target, "restart": list(restart)}
     by_hand = [f"ln -sfn {store.venv(active)} {store.active_link}"] if active else []
     ordinal = journal.intend(run_id, command, command, "activate", f"activate generation {target}", undo, by_hand)
-    switch(store, target)
+    try:
+        switch(store, target)
+    except (StoreError, OSError) as error:
+        if store.active() != target:
+            journal.mark_undone(run_id, ordinal)
+            journal.end_run(run_id, "failed", int(ExitCode.NOTHING_CHANGED), str(error))
+        raise
     journal.record_activation(run_id, active, target)
     events.emit("rolled_back", task=command, name="active link", what=f"generation {active} -> {target}")
     summary = f"{f'{reason}: ' if reason else ''}generation {active} -> {target}"

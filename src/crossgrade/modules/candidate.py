@@ -117,6 +117,8 @@ def drift_of(store: Store, generation: Generation) -> str:
         manifest = read_manifest(store.manifest_path(generation.number))
     except StoreError as error:
         return error.message
+    if not store.venv(generation.number).is_dir():
+        return f"the venv of generation {generation.number} is gone"
     difference = compare(manifest, store.venv(generation.number), full=False)
     for word, paths in (
         ("changed", difference.changed),

@@ -115,6 +115,10 @@ def _is_there(archive: Path, backup: Generation) -> bool:
 
 def _inspect(arguments: Arguments, host: HostView) -> State:
     path = absolute(arguments.path, host)
+    if ".." in path.parts:  # the path is recorded, and becomes the active link: it must mean the same for everybody
+        path = Path(os.path.realpath(path.parent)) / path.name
+        if path.name == "..":
+            raise TaskError(f"{arguments.path} is no name of a venv", remedy="End it with the venv's own name.")
     active, link = host.active(), host.store.active_link
     predicted = prediction_for(path, host) or {}
     if active is not None:

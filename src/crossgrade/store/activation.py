@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 from crossgrade.errors import StoreError
@@ -18,6 +19,11 @@ def switch(store: Store, number: int) -> None:
 
     Raises StoreError when the generation is not complete or nothing was adopted yet.
     """
+    replace_link(check_switch(store, number), store.venv(number))
+
+
+def check_switch(store: Store, number: int) -> Path:
+    """The active link, which may be turned to that generation. Changes nothing; raises StoreError as `switch` does."""
     link = store.active_link
     if link is None:
         raise StoreError("nothing was adopted yet: there is no active link", remedy="Run `crossgrade upgrade` first.")
@@ -31,7 +37,7 @@ def switch(store: Store, number: int) -> None:
             f"{link} is no longer a link: somebody put a real file or directory there",
             remedy=f"Move it away and point {link} at {store.venv(number)}.",
         )
-    replace_link(link, store.venv(number))
+    return link
 
 
 def adopt(store: Store, path: Path, number: int) -> None:
@@ -66,7 +72,12 @@ def finish_adoption(store: Store, path: Path, number: int) -> bool:
     if not path.is_symlink() and not path.exists():
         path.symlink_to(place)
         sync_directory(path.parent)
-    return path.is_symlink() and path.readlink() == place
+    return _leads_to(path, place)
+
+
+def _leads_to(path: Path, place: Path) -> bool:
+    """Whether a link leads to a place, however both are written."""
+    return path.is_symlink() and os.path.realpath(path) == os.path.realpath(place)
 
 
 def undo_adoption(store: Store, path: Path, number: int) -> bool:
@@ -80,7 +91,7 @@ def undo_adoption(store: Store, path: Path, number: int) -> bool:
         return False
     if not place.is_dir():
         return False
-    if path.is_symlink() and path.readlink() == place:
+    if _leads_to(path, place):
         try:
             exchange(place, path)
             place.unlink()

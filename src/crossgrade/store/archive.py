@@ -35,6 +35,9 @@ TOOLKITS = "toolkits"
 SUFFIX = ".tar.zst"
 # Some 900,000 entries, ten times a large environment. Whoever reads one holds all of it in memory.
 MANIFEST_BYTES = 1 << 28
+_MOST_PLACES = 64
+_NOBODY = (1 << 32) - 1  # for chown(2): leave it as it is
+_FOREVER = 1 << 62  # nanoseconds: some 146 years before and after 1970
 LEVELS = range(1, 20)  # zstd's own, but for those that need --ultra
 
 
@@ -71,8 +74,8 @@ class Record:
                     remedy="Use the crossgrade version that wrote it.",
                 )
             generation = Generation.from_json(value["generation"])
-            if not isinstance(generation.contents, dict) or not isinstance(generation.environment, dict):
-                raise ArchiveError("the record in the archive is damaged: a generation has contents and an environment")
+            if len(value["places"]) > _MOST_PLACES or len(value["toolkits"]) > _MOST_PLACES:
+                raise ArchiveError("the record in the archive is damaged: it names more places than there can be")
             strange = [place for place in value["places"] if not _is_place(str(place))]
             if strange:
                 raise ArchiveError(
@@ -88,7 +91,7 @@ class Record:
                 str(value["created"]),
                 str(value["version"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArchiveError(f"the record in the archive is damaged: {error!r}") from error
 
 
@@ -118,9 +121,10 @@ def _problem(path: str, entry: Entry, entries: Mapping[str, Entry]) -> str:
     if (
         not 0 <= entry.mode <= 0o7777
         or min(entry.uid, entry.gid, entry.size) < 0
-        or max(entry.uid, entry.gid) >= 1 << 32
+        or max(entry.uid, entry.gid) >= _NOBODY
+        or not -_FOREVER < entry.mtime_ns < _FOREVER
     ):
-        return "has a mode, an owner or a size that nothing has"
+        return "has a mode, an owner, a size or a time that nothing has"
     parts = path.split("/")
     if not path or path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
         return "leads outside the environment"
@@ -134,6 +138,13 @@ def _problem(path: str, entry: Entry, entries: Mapping[str, Entry]) -> str:
     if entry.type == "link" and not entry.target:
         return "is a link to nowhere"
     return ""
+
+
+def check_venv(manifest: Manifest) -> None:
+    """Raises ArchiveError for what holds no venv: it could be activated, and nothing would run from it."""
+    for path in ("pyvenv.cfg", "bin/python"):
+        if path not in manifest.entries:
+            raise ArchiveError(f"there is no venv in the archive: it has no {path}")
 
 
 def check_folder(store: Store, folder: Path) -> None:

@@ -22,6 +22,7 @@ from typing import IO, Any, Protocol, cast
 from blake3 import blake3
 
 from crossgrade.errors import StoreError
+from crossgrade.gates.verdict import Verdict
 from crossgrade.places import free_bytes, shown_bytes
 from crossgrade.store.archive import (
     EXTRAS,
@@ -33,6 +34,7 @@ from crossgrade.store.archive import (
     ArchiveError,
     Record,
     check_entries,
+    check_venv,
 )
 from crossgrade.store.manifest import Entry, Manifest, digest_of, parse_manifest
 
@@ -200,12 +202,15 @@ class _Reader:
         manifest = self._manifest(self._next(MANIFEST), MANIFEST)
         if manifest.digest != record.manifest:
             raise ArchiveError("the archive's manifest is not the one that its record names")
+        check_venv(manifest)
         member = self._member()
         while member.name.startswith(EXTRAS):
             self._extra(member)
             member = self._member()
         progress(f"unpacking {len(manifest.entries):,} entries, {manifest.total_bytes / 1e6:,.0f} MB")
         mode, owner = member.mode & 0o777, (member.uid, member.gid)
+        if not all(0 <= each < 1 << 32 for each in owner):
+            raise ArchiveError("the environment has an owner that nobody is")
         self._tree(member, VENV, manifest)
         for digest in record.toolkits:
             if not digest.isalnum():
@@ -221,10 +226,7 @@ class _Reader:
         return Unpacked(record, manifest, self.files, self.size, mode, owner)
 
     def record(self) -> Record:
-        value = json.loads(self._data(self._next(RECORD), _RECORD_BYTES))
-        if not isinstance(value, dict):
-            raise ArchiveError(f"{RECORD} holds no object")
-        return Record.from_json(value)
+        return Record.from_json(_object(self._data(self._next(RECORD), _RECORD_BYTES), RECORD))
 
     # ---- members
 
@@ -274,6 +276,8 @@ class _Reader:
         if not member.isreg() or not _EXTRA.fullmatch(name):
             raise ArchiveError(f"{member.name!r} is nothing that an archive holds")
         data = self._data(member, _EXTRA_BYTES)
+        if name != "lock.txt":
+            Verdict.from_json(_object(data, name))  # a damaged one would stand in the way of every `status`
         if self.folder is not None:
             target = self.folder / "extras" / name
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -347,6 +351,13 @@ class _Reader:
             raise ArchiveError(f"{member.name!r} has other bytes than the archive's manifest says")
         self.files += 1
         self.size += entry.size
+
+
+def _object(data: bytes, name: str) -> dict[str, Any]:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ArchiveError(f"{name} holds no object")
+    return value
 
 
 def _write(stream: io.FileIO | IO[bytes], data: bytes) -> None:

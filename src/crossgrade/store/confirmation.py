@@ -72,6 +72,14 @@ class Confirmation:
     def from_json(cls, value: Mapping[str, Any]) -> Confirmation:
         """Raises KeyError or TypeError when the record is not one of ours."""
         fields = {name: value[name] for name in cls.__dataclass_fields__}
+        numbers = ("generation", "previous", "within", "deadline", "boot_deadline")
+        wrong = [name for name in numbers if type(fields[name]) not in (int, float)]
+        texts = ("token", "run", "boot_id", "watched_by", "note", "returning", "problem")
+        wrong += [name for name in texts if not isinstance(fields[name], str)]
+        wrong += [name for name in ("health",) if not isinstance(fields[name], dict)]
+        wrong += [name for name in ("restart",) if not isinstance(fields[name], list)]
+        if wrong:
+            raise TypeError(f"{', '.join(wrong)} of another type")
         return cls(**{**fields, "restart": tuple(str(word) for word in value["restart"])})
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from crossgrade.store.confirmation import read_confirmation
 from crossgrade.store.generation import Generation
-from crossgrade.store.layout import Store, remove_path
-from crossgrade.store.processes import find_users
+from crossgrade.store.layout import Store, is_number, remove_path
+from crossgrade.store.processes import Turn, find_users
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,29 @@ def reasons_to_keep(
     return reasons
 
 
-def collect(store: Store, *, predecessor: int | None, keep: int) -> Collected:
-    """Remove what may go, and the toolkits and wheels that no remaining generation names. Needs the lock."""
-    generations = store.generations()
+def collect(store: Store, *, predecessor: int | None, turns: Sequence[Turn], keep: int) -> Collected:
+    """Remove what may go, and the toolkits and wheels that no remaining generation names. Needs the lock.
+
+    `turns` are all turns of the active link, in order. Where the link leads to no generation of the store, nobody can
+    know which one is in use: then every complete one stays.
+    """
+    generations, active = store.generations(), store.active()
     waiting = read_confirmation(store)
     reasons = reasons_to_keep(
         generations,
-        active=store.active(),
+        active=active,
         predecessor=predecessor,
         keep=keep,
         pinned=store.pinned(),
         unconfirmed=(waiting.generation, waiting.previous) if waiting else (),
     )
+    if active is None:
+        unknown = "the active link leads to no generation of this store"
+        reasons |= {each.number: unknown for each in generations if each.state == "ready"}
     candidates = [generation.number for generation in generations if generation.number not in reasons]
     hidden = 0
     if candidates:
-        use = find_users(store, candidates)
+        use = find_users(store, candidates, turns)
         hidden = use.hidden
         for number, users in use.users.items():
             reasons[number] = "in use by " + ", ".join(f"pid {user.pid} ({user.command})" for user in users)
@@ -81,7 +88,7 @@ def collect(store: Store, *, predecessor: int | None, keep: int) -> Collected:
     known = {generation.number for generation in generations}
     for entry in os.scandir(store.root / "generations"):  # folders without a record: a removal that was killed
         # one that holds an environment is never removed without a record that says what it is
-        if entry.name.isdigit() and int(entry.name) not in known and not (Path(entry.path) / "venv").is_dir():
+        if is_number(entry.name) and int(entry.name) not in known and not (Path(entry.path) / "venv").is_dir():
             freed += size_of(Path(entry.path))
             remove_path(Path(entry.path))
     remaining = [generation for generation in generations if generation.number not in numbers]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,19 @@ class Store:
             make_folder(self.root / name)
             (self.root / name).chmod(mode)
         if not self.exists:
-            write_json(self.root / "store.json", {"schema": SCHEMA, "active_link": None})
+            link = self._lost_link()
+            write_json(self.root / "store.json", {"schema": SCHEMA, "active_link": str(link) if link else None})
         else:
             self._record()
+
+    def _lost_link(self) -> Path | None:
+        """Where the active link is when only the store's own record is gone: the adopted generation knows."""
+        for number in self.numbers():
+            with suppress(StoreError):
+                place = self.generation(number).contents.get("adopted_from")
+                if place and Path(place).is_symlink() and self.number_at(Path(place)) is not None:
+                    return Path(place)
+        return None
 
     def _record(self) -> dict[str, Any]:
         record = read_record(self.root / "store.json")
@@ -117,17 +128,19 @@ class Store:
         write_json(self.root / "store.json", {"schema": SCHEMA, "active_link": str(link)})
 
     def active(self) -> int | None:
-        """The number of the generation that the active link points at, read from the disk; None when it is not ours."""
+        """The number of the generation that the active link leads to, read from the disk; None when it is not ours.
+
+        Where it leads counts, not how that is written: a link may be relative, and the root be reached by another link.
+        """
         link = self.active_link
-        if link is None:
+        return None if link is None or not link.is_symlink() else self.number_at(link)
+
+    def number_at(self, path: Path) -> int | None:
+        """The number of the generation whose venv a path is in the end; None when it is none of ours."""
+        real = Path(os.path.realpath(path))
+        if real.name != "venv" or real.parent.parent != Path(os.path.realpath(self.root / "generations")):
             return None
-        try:
-            target = link.readlink()
-        except OSError:
-            return None
-        if target.name != "venv" or target.parent.parent != self.root / "generations":
-            return None
-        return int(target.parent.name) if target.parent.name.isdigit() else None
+        return int(real.parent.name) if is_number(real.parent.name) else None
 
     # ---- generations
 
@@ -136,7 +149,7 @@ class Store:
         folder = self.root / "generations"
         if not folder.is_dir():
             return []
-        numbers = sorted(int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit())
+        numbers = sorted(int(entry.name) for entry in os.scandir(folder) if is_number(entry.name))
         return [number for number in numbers if (self.folder(number) / "generation.json").exists()]
 
     def generations(self) -> list[Generation]:
@@ -153,7 +166,7 @@ class Store:
             )
         try:
             return Generation.from_json(read_record(path))
-        except (KeyError, TypeError, StoreError) as error:
+        except (KeyError, TypeError, ValueError, StoreError) as error:
             message = error.message if isinstance(error, StoreError) else f"the record {path} is damaged: {error!r}"
             raise StoreError(
                 message,
@@ -166,7 +179,7 @@ class Store:
         folder = self.root / "generations"
         if not folder.is_dir():
             return 1
-        return 1 + max((int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit()), default=0)
+        return 1 + max((int(entry.name) for entry in os.scandir(folder) if is_number(entry.name)), default=0)
 
     def write_generation(self, generation: Generation) -> None:
         folder = self.folder(generation.number)
@@ -220,14 +233,14 @@ class Store:
 
     def verdict(self, number: int, key: str) -> Verdict | None:
         path = self._verdict_path(number, key)
-        return Verdict.from_json(read_record(path)) if path.exists() else None
+        return _verdict(path) if path.exists() else None
 
     def verdicts(self, number: int) -> list[Verdict]:
         """The newest recorded verdict of each gate of a generation, by name of gate."""
         folder = self.folder(number) / "verdicts"
         newest: dict[str, Verdict] = {}
         for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns) if folder.is_dir() else ():
-            verdict = Verdict.from_json(read_record(path))
+            verdict = _verdict(path)
             newest[verdict.gate] = verdict
         return [newest[gate] for gate in sorted(newest)]
 
@@ -235,6 +248,20 @@ class Store:
         path = self._verdict_path(number, key)
         make_folder(path.parent, 0o700)
         write_json(path, verdict.to_json())
+
+
+def _verdict(path: Path) -> Verdict:
+    try:
+        return Verdict.from_json(read_record(path))
+    except ValueError as error:
+        raise StoreError(
+            f"the record {path} is damaged: {error}", remedy="Remove it: the gate judges again when it is asked."
+        ) from error
+
+
+def is_number(name: str) -> bool:
+    """Whether a folder's name is a generation's number: `²` is a digit too, and none."""
+    return name.isascii() and name.isdigit()
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -127,7 +127,8 @@ def type_of(mode: int) -> EntryType:
 
 def _entry(path: str, status: os.stat_result, digest: str = "", target: str = "", racy: bool = False) -> Entry:
     kind = type_of(status.st_mode)
-    size = status.st_size if kind == "file" else 0  # a directory's size is the filesystem's affair
+    # a directory's size is the filesystem's affair; of a device, which one it is counts
+    size = status.st_size if kind == "file" else status.st_rdev if kind == "other" else 0
     return Entry(
         path, kind, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, size,
         status.st_mtime_ns, _RACY if racy else status.st_ctime_ns, status.st_dev, status.st_ino, digest, target,

@@ -66,7 +66,8 @@ class Language:
     def replace(self, text: str, old: str, new: str) -> str:
         """The text with every quoted or bare `old` that is a whole path replaced by a quoted `new`."""
         written = self.write(new)
-        quoted = {form(old) for form in self.forms}
+        # uv quotes a path for sh in the scripts of every shell
+        quoted = {form(old) for form in (*self.forms, shlex.quote)}
         bare = re.escape(old)
         # longest first, so that the bare path does not match inside its own quotes
         alternatives = "|".join(re.escape(form) for form in sorted(quoted, key=len, reverse=True))

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,7 +32,10 @@ _SCRIPT_BYTES = 1 << 20
 _LARGEST_BYTES = 1 << 26
 # The kernel reads no more than this of a first line (BINPRM_BUF_SIZE is 256 since Linux 5.1, was 128 before).
 _SHEBANG_BYTES = 127
-_LONG_SHEBANG = re.compile(rb"\A#!/bin/sh\n'''exec' (?P<program>\"[^\"\n]*\"|'[^'\n]*'|\S+) \"\$0\" \"\$@\"\n' '''\n")
+# One word of sh, in whatever mixture of quotes: a path with an apostrophe is written as 'o'"'"'ne'
+_LONG_SHEBANG = re.compile(
+    rb"\A#!/bin/sh\n'''exec' (?P<program>(?:\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|[^\s'\"\\])+) \"\$0\" \"\$@\"\n' '''\n"
+)
 _SHEBANG = re.compile(rb"\A#!(?P<rest>[^\n]*)\n")
 
 Rewrite = Callable[[bytes, str, str], bytes]
@@ -101,9 +105,7 @@ def _shebang(data: bytes, old: str, new: str) -> bytes:
     if match is None:
         return data
     if long:
-        program, options = long["program"].strip(b"\"'"), b""
-        if long["program"].startswith(b'"'):
-            program = re.sub(rb"\\(.)", rb"\1", program)
+        program, options = os.fsencode(shlex.split(os.fsdecode(long["program"]))[0]), b""
     else:
         program, options = match["rest"].strip(), b""
         if not _below(program, old):

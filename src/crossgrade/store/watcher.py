@@ -7,6 +7,7 @@ everybody sees that it lives; the kernel drops that with it. A service holds the
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import subprocess
@@ -173,14 +174,17 @@ def _watches(store: Store, confirmation: Confirmation) -> bool:
 
 
 @contextmanager
-def hold_patiently(path: Path, command: str) -> Iterator[None]:
-    """Hold a lock for the body, after waiting for it as long as it takes."""
+def hold_patiently(path: Path, command: str, most: float = math.inf) -> Iterator[None]:
+    """Hold a lock for the body, after waiting for it as long as it takes, or `most` seconds: then LockedError."""
+    until = time.monotonic() + most
     with ExitStack() as stack:
         while True:
             try:
                 stack.enter_context(hold(path, command))
                 break
             except LockedError:
+                if time.monotonic() >= until:
+                    raise
                 time.sleep(LOOK_SECONDS)
         yield
 
