@@ -61,14 +61,21 @@ class CrossgradeProgram(Program):
         try:
             call(*arguments)
         except ParseError as error:
-            raise Exit(wrong_options_message(error), code=int(ExitCode.WRONG_OPTIONS)) from error
+            raise Exit(wrong_options_message(error, self.argv), code=int(ExitCode.WRONG_OPTIONS)) from error
 
 
-def wrong_options_message(error: ParseError) -> str:
+def _is_second(option: str, word: str, argv: Sequence[str], said: str) -> bool:
+    """Whether invoke means this: of an option that is given again it says that it has no idea what its value is."""
+    return option.startswith("-") and argv.count(option) > 1 and said.startswith(f"No idea what {word!r} is")
+
+
+def wrong_options_message(error: ParseError, argv: Sequence[str]) -> str:
     """invoke's words for a wrong option, with where to look the right ones up."""
     context = getattr(error, "context", None)
     name = getattr(context, "name", None)
-    return f"{error}\n  `crossgrade {f'{name} ' if name else ''}--help` lists the options."
+    twice = next((option for option, word in pairwise(argv) if _is_second(option, word, argv, str(error))), "")
+    said = f"{twice} is given twice" if twice else str(error)
+    return f"{said}\n  `crossgrade {f'{name} ' if name else ''}--help` lists the options."
 
 
 # invoke has positional arguments that must be given and options, but no positional argument that may be left out.
@@ -132,7 +139,7 @@ def check_options(argv: list[str]) -> None:
         unparsed = Parser(initial=initial, ignore_unknown=True).parse_argv(argv).unparsed
         Parser(initial=initial, contexts=make_collection().to_contexts()).parse_argv(list(unparsed))
     except ParseError as error:
-        print(wrong_options_message(error), file=sys.stderr)  # noqa: T201 - the program's own error output
+        print(wrong_options_message(error, argv), file=sys.stderr)  # noqa: T201 - the program's own error output
         raise SystemExit(int(ExitCode.WRONG_OPTIONS)) from error
 
 

@@ -42,6 +42,11 @@ def test_a_root_that_cannot_be_one(tmp_path: Path, play: Path, command: str) -> 
     assert (tmp_path / "file").read_text() == ""
 
 
+def test_an_option_that_is_given_twice(tmp_path: Path) -> None:
+    answer = crossgrade("status", "--root", tmp_path, "--root", tmp_path / "other")
+    assert (answer.code, "--root is given twice" in answer.stderr) == (5, True), answer.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
