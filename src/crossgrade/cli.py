@@ -83,7 +83,7 @@ def wrong_options_message(error: ParseError, argv: Sequence[str]) -> str:
 _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "verify": ("--generation", str.isdecimal),
     "export": ("--generation", str.isdecimal),
-    "bench": ("--what", lambda word: word == "store"),
+    "bench": ("--what", lambda word: word in ("store", "inspect")),
     "inspect": ("--path", lambda word: not word.startswith("-")),
 }
 _NONE: tuple[str, Callable[[str], bool]] = ("", lambda _: False)

@@ -1,4 +1,4 @@
-"""The summary of the fault tests."""
+"""The tally of interruptions, for the tests that make them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,3 @@ from tests.support.tally import TALLY, Tally
 @pytest.fixture
 def tally() -> Tally:
     return TALLY
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    lines = TALLY.lines()
-    if lines:
-        terminalreporter.section("interruptions")
-        for line in lines:
-            terminalreporter.write_line(line)

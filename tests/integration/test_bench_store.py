@@ -67,6 +67,8 @@ def test_wrong_calls_of_bench(tmp_path: Path, arguments: list[str], words: str) 
         ("bench store --root x", "bench --what store --root x"),
         ("bench --root x store", "bench --root x --what store"),
         ("bench --root store", "bench --root store"),
+        ("bench inspect --tree x", "bench --what inspect --tree x"),
+        ("inspect a -v b --for sm_120", "inspect --path a -v --path b --for sm_120"),
         ("bench", "bench"),
         ("bench 2", "bench 2"),
         ("verify store", "verify store"),
@@ -78,6 +80,16 @@ def test_wrong_calls_of_bench(tmp_path: Path, arguments: list[str], words: str) 
 )
 def test_a_word_that_may_be_left_out(given: str, written: str) -> None:
     assert with_options(given.split()) == written.split()
+
+
+def test_the_inspector_beside_its_peers(venv: Path) -> None:
+    answer = crossgrade("bench", "inspect", "--tree", venv)
+    assert answer.code == 0, answer.stderr
+    for words in ("plain pass", "crossgrade inspect --for sm_120", "ldd -r / crossgrade inspect"):
+        assert words in answer.stdout
+    assert "cuobjdump" in answer.stdout, "it was measured, or is said not to be"
+    wrong = crossgrade("bench", "inspect")
+    assert (wrong.code, "needs --tree VENV" in wrong.stderr) == (5, True)
 
 
 @pytest.mark.parametrize("command", sorted(make_collection().task_names))

@@ -21,6 +21,15 @@ class Tally:
         with self._lock:
             self._counts.setdefault(kind, Counter())[outcome] += 1
 
+    def to_json(self) -> dict[str, dict[str, int]]:
+        return {kind: dict(counts) for kind, counts in self._counts.items()}
+
+    def take(self, counted: dict[str, dict[str, int]]) -> None:
+        """Add what another process has counted."""
+        with self._lock:
+            for kind, counts in counted.items():
+                self._counts.setdefault(kind, Counter()).update(counts)
+
     def lines(self) -> list[str]:
         """One line for each kind, and one for all. Empty when nothing was interrupted."""
         total: Counter[str] = Counter()

@@ -56,11 +56,17 @@ def bench_command(options: Mapping[str, Any]) -> int:
         from crossgrade.commands.bench_store import bench_store
 
         return guarded(lambda: bench_store(options))
+    if options["what"] == "inspect":
+        from crossgrade.commands.bench_inspect import bench_inspect
+
+        return guarded(lambda: bench_inspect(options))
     return guarded(lambda: _unknown(options["what"]))
 
 
 def _unknown(what: str) -> int:
-    raise WrongOptionsError(f"--what {what}: nothing is measured by that name", remedy="Say `bench` or `bench store`.")
+    raise WrongOptionsError(
+        f"--what {what}: nothing is measured by that name", remedy="Say `bench`, `bench store` or `bench inspect`."
+    )
 
 
 def _bench(request: Request) -> int:

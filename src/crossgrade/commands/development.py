@@ -34,15 +34,25 @@ def _run(argv: tuple[str, ...]) -> int:
 
 
 def test_command(*, slow: bool, faults: bool) -> int:
-    """Run pytest; its exit code becomes ours. `faults` runs the fault injection in full, and nothing else."""
-    excluded = [] if slow else ["slow"]
-    excluded += [] if faults else ["faults"]
-    expression = " and ".join(f"not {mark}" for mark in excluded)
+    """Run pytest; its exit code becomes ours. `faults` runs the fault injection in full, and nothing else.
+
+    Otherwise the tests run on all cores first, and then those that need the machine to themselves. The long tests use
+    the cores by themselves.
+    """
 
     def body() -> int:
         _in_checkout()
-        where = ("tests/faults",) if faults and not slow else ()
-        return _run(("pytest", *where, *(("-m", expression) if expression else ())))
+        if faults and not slow:
+            return _run(("pytest", "tests/faults", "-m", "not slow"))
+        rest = ["alone", *(["slow"] if slow else []), *(["faults"] if faults else [])]
+        excluded = [mark for mark, wanted in (("slow", slow), ("faults", faults)) if not wanted]
+        together = " and ".join(f"not {mark}" for mark in ("alone", "slow", "faults"))
+        alone = " and ".join([f"({' or '.join(rest)})", *(f"not {mark}" for mark in excluded)])
+        codes = [
+            _run(("pytest", "-m", together, "-n", "auto", "--dist", "loadfile")),
+            _run(("pytest", "-m", alone)),
+        ]
+        return max(codes)
 
     return guarded(body)
 
