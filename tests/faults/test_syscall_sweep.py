@@ -115,8 +115,8 @@ def sweep(folder: Path, call: str, what: str, tally: Tally, *, children: bool = 
         if not inject(folder / f"{call}-{what}-{when}", Injection(call, what, when, children), tally):
             return count
         count += 1
-        # every one of the few; of the many every one at first, then farther apart
-        when += 1 + (when // (12 if what == "signal=SIGKILL" else 4) if call in ("fsync", "write", "openat") else 0)
+        # every kill; of the errors at the calls that are many, every one at first, then farther apart
+        when += 1 + (when // 4 if what != "signal=SIGKILL" and call in ("fsync", "write", "openat") else 0)
     raise AssertionError(f"{call} is called more than {most} times: the sweep did not come to its end")
 
 
