@@ -102,6 +102,8 @@ _TAKES_VALUE = (
         "--ignore",
         "--ignore-dist",
         "--preload",
+        "--driver",
+        "--cuda-home",
     ),
 )
 

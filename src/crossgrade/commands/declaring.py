@@ -62,8 +62,10 @@ _HELP = {
     "against": "The venv that files and wheels are to be loaded in.",
     "compare": "A venv that works: what does not load there either is only noted.",
     "ignore": "A glob of files whose faults are only noted. May be given several times.",
-    "ignore_dist": "A glob of dists whose unmet requirements and shared files are only noted.",
+    "ignore_dist": "A glob of dists whose unmet requirements, shared files and other CUDA are only noted.",
     "preload": "What Python code loads first: a glob below site-packages. May be given several times.",
+    "driver": "The NVIDIA driver to judge for, such as 580.95.05 (default: this machine's).",
+    "cuda_home": "A CUDA toolkit to look at beside those in the venv, as CUDA_HOME names it.",
     "fix": "Mend what can be mended by itself.",
 }
 
@@ -79,7 +81,7 @@ class CommandTask(Task[Callable[..., None]]):
         options: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if name in _SHORT:
             options["names"].append(_SHORT[name])
-        if name in ("to", "keep", "generation", "level", "one", "other", "confirm_within", "gigabytes"):
+        if name in ("to", "keep", "generation", "level", "one", "other", "confirm_within", "gigabytes", "driver"):
             options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
         return options
 

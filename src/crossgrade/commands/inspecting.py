@@ -40,20 +40,26 @@ class Subject:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A subject, what its files are, and what follows: for loading, the GPU when one was named, and a venv's dists."""
+    """A subject, what its files are, and what follows: for loading, the GPU when one was named, and of a venv for its
+    dists and for what it has of CUDA."""
 
     subject: Subject
     report: NativeReport
     loading: Verdict
     gpu: Verdict | None
     dists: Verdict | None
+    cuda: Verdict | None
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in (self.loading, self.gpu, self.cuda, self.dists) if verdict)
 
     @property
     def failed(self) -> bool:
-        return any(verdict.outcome == "failed" for verdict in (self.loading, self.gpu, self.dists) if verdict)
+        return any(verdict.outcome == "failed" for verdict in self.verdicts)
 
     def to_json(self) -> dict[str, JSON]:
-        verdicts: list[JSON] = [verdict.to_json() for verdict in (self.loading, self.gpu, self.dists) if verdict]
+        verdicts: list[JSON] = [verdict.to_json() for verdict in self.verdicts]
         return {"subject": self.subject.title, "root": self.report.root, "verdicts": verdicts, **self.report.to_json()}
 
 
@@ -67,6 +73,7 @@ def _inspect(options: Options) -> int:
         raise WrongOptionsError("inspect needs a venv, a folder, wheels or files", remedy="crossgrade inspect VENV")
     if options["for_"]:
         parse_compute_capability(options["for_"])  # a wrong one is said before anything is read
+    driver = _driver(options)
     against = _environment(options["against"], "--against") if options["against"] else None
     paths = [Path(path).expanduser().absolute() for path in options["path"]]
     for path in paths:
@@ -77,7 +84,7 @@ def _inspect(options: Options) -> int:
     terminal = Terminal(people(options))
     with _subjects(paths, against) as subjects:
         for subject in subjects:
-            found.append(_look(subject, working, options))
+            found.append(_look(subject, working, driver, options))
             if not options["json"]:
                 terminal.write(_lines(found[-1], verbose=options["verbose"] > 0))
     if options["json"]:
@@ -144,7 +151,7 @@ def _working(options: Options) -> Working | None:
     return Working(str(path), report, judge_abi(report, ignore=options["ignore"]))
 
 
-def _look(subject: Subject, working: Working | None, options: Options) -> Inspected:
+def _look(subject: Subject, working: Working | None, driver: str | None, options: Options) -> Inspected:
     report = _report(subject.root, options, subject.outside)
     loading = judge_abi(report, ignore=options["ignore"])
     if working is not None:
@@ -153,21 +160,37 @@ def _look(subject: Subject, working: Working | None, options: Options) -> Inspec
         chosen = frozenset(path.removeprefix(f"{report.root}/") for path in subject.files)
         report = replace(report, files=tuple(file for file in report.files if file.path in chosen))
         loading = about(loading, report)
-    gpu = judge_gpu_arch(report, options["for_"], allow_ptx=True) if options["for_"] else None
-    return Inspected(subject, report, loading, gpu, _dists(subject, options))
-
-
-def _dists(subject: Subject, options: Options) -> Verdict | None:
-    """Whether the dists of a venv fit together; None for files, wheels and folders that are no venv."""
+    gpu = judge_gpu_arch(report, options["for_"], allow_ptx=True, driver=driver) if options["for_"] else None
     if subject.files is not None or not (subject.root / "pyvenv.cfg").is_file():
-        return None
+        return Inspected(subject, report, loading, gpu, None, None)
+    return Inspected(subject, report, loading, gpu, *_of_venv(subject.root, report, driver, options))
+
+
+def _of_venv(root: Path, report: NativeReport, driver: str | None, options: Options) -> tuple[Verdict, Verdict]:
+    """Whether the dists of a venv fit together, and whether all that it has of CUDA does."""
     from crossgrade.gates.consistency import judge_consistency
+    from crossgrade.gates.cuda import judge_cuda
+    from crossgrade.inspect.cuda_consistency import read_cuda
     from crossgrade.inspect.dists import installed_dists
     from crossgrade.inspect.ownership import conflicts
     from crossgrade.inspect.requirements import unmet
 
-    count = len(installed_dists(subject.root))
-    return judge_consistency(conflicts(subject.root), unmet(subject.root), ignore=options["ignore_dist"], dists=count)
+    ignore, shared = options["ignore_dist"], conflicts(root)
+    home = options["cuda_home"] or os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    dists = judge_consistency(shared, unmet(root), ignore=ignore, dists=len(installed_dists(root)))
+    facts = read_cuda(report, shared, Path(home).expanduser().absolute() if home else None)
+    return dists, judge_cuda(facts, driver=driver, ignore=ignore)
+
+
+def _driver(options: Options) -> str | None:
+    """The driver that --driver names, or that of this machine; None where there is none."""
+    from crossgrade.inspect.machine import driver_version
+    from crossgrade.inspect.toolkit import is_driver_version
+
+    named = str(options["driver"] or "")
+    if named and not is_driver_version(named):
+        raise WrongOptionsError(f"{named!r} is not a driver's version", remedy="Write it as 580 or 580.95.05.")
+    return named or driver_version()
 
 
 def about(verdict: Verdict, report: NativeReport) -> Verdict:
@@ -204,6 +227,8 @@ def _lines(inspected: Inspected, *, verbose: bool) -> Iterator[Line]:
         yield from _verdict_lines("GPU", inspected.gpu, report, verbose=verbose)
     else:
         yield from _architectures(report)
+    if inspected.cuda is not None:
+        yield from _verdict_lines("CUDA", inspected.cuda, report, verbose=verbose)
     if inspected.dists is not None:
         yield from _verdict_lines("dists", inspected.dists, report, verbose=verbose)
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
 from crossgrade.gates.verdict import Finding, Level, Verdict, counted, joined
 from crossgrade.inspect.gpu_architecture import (
     DeviceCode,
     coverage,
+    jit_ptx,
     parse_compute_capability,
     unit_coverage,
 )
 from crossgrade.inspect.native import NativeFile, NativeReport
+from crossgrade.inspect.ptx import compiles, ptx_need
 from crossgrade.jsontype import JSON
 
 GATE = "gpu_arch"
+NO_DRIVER = "whether the driver does is not judged: no driver here"
 
 
 def judge_gpu_arch(
@@ -24,13 +27,15 @@ def judge_gpu_arch(
     *,
     require: Sequence[str] | None = None,
     allow_ptx: bool = False,
+    driver: str | None = None,
 ) -> Verdict:
     """Judge the device code of every file for one compute capability.
 
     ``require`` limits what can fail the gate to files that match one of these globs (paths relative to the
     environment, ``*`` also matches ``/``); a glob that no file with device code matches fails it as well. By
     default every file counts. With ``allow_ptx`` code that the driver must compile at the first start is only
-    warned about. Raises `WrongOptionsError` for a text that is no compute capability.
+    warned about; where ``driver`` (``580.95.05``) does not know that PTX, it is a failure all the same, and None says
+    that there is none to judge. Raises `WrongOptionsError` for a text that is no compute capability.
     """
     capability = parse_compute_capability(compute_capability)
     target = f"sm_{capability[0]}{capability[1]}"
@@ -56,9 +61,10 @@ def judge_gpu_arch(
         if verdict == "none":
             findings.append(_no_code(file, file.device_code, target, level))
         elif verdict == "jit":
-            findings.append(_jit_only(file, file.device_code, target, "warning" if allow_ptx else level))
+            findings.append(_jit_only(file, file.device_code, capability, driver, level, allow_ptx=allow_ptx))
         else:
             findings.extend(_partial(file, file.device_code, capability, target))
+            findings.extend(_partly_jit(file, file.device_code, capability, driver))
     for pattern in require or ():
         if not any(_matches(file.path, [pattern]) for file in holding):
             message = "no file with device code matches this pattern, which the playbook requires"
@@ -69,6 +75,7 @@ def judge_gpu_arch(
         "native": counts["native"],
         "jit": counts["jit"],
         "none": counts["none"],
+        "driver": driver,
         "architectures": {file.path: list(file.device_code.names) for file in holding if file.device_code},
     }
     failures = [finding for finding in findings if finding.level == "failure"]
@@ -110,12 +117,55 @@ def _no_code(file: NativeFile, code: DeviceCode, target: str, level: Level) -> F
     return Finding(level, file.path, message, _held(code))
 
 
-def _jit_only(file: NativeFile, code: DeviceCode, target: str, level: Level) -> Finding:
+def _jit_only(
+    file: NativeFile,
+    code: DeviceCode,
+    capability: tuple[int, int],
+    driver: str | None,
+    level: Level,
+    *,
+    allow_ptx: bool,
+) -> Finding:
+    versions = [version for version, _ in jit_ptx(code, capability)]
+    needs = joined([ptx_need(version).words for version in versions]) or "a driver that knows this PTX"
     message = (
-        f"holds no machine code for {target}, only PTX ({joined(code.names)}): the driver compiles it at the "
-        "first start (JIT), which takes minutes for large libraries and needs a driver that knows this PTX"
+        f"holds no machine code for sm_{capability[0]}{capability[1]}, only PTX ({joined(code.names)}): the driver "
+        f"compiles it at the first start (JIT), which takes minutes for large libraries and needs {needs}"
     )
-    return Finding(level, file.path, message, _held(code))
+    fits = _fits(driver, versions)
+    if driver is None:
+        message += f"; {NO_DRIVER}"
+    elif fits is None:
+        message += f"; whether driver {driver} does is not known"
+    else:
+        message += f"; driver {driver} compiles it" if fits else f"; driver {driver} does not compile it"
+    lenient: Level = "warning" if level == "failure" and allow_ptx and fits is not False else level
+    return Finding(lenient, file.path, message, {**_held(code), "needs_ptx": list[JSON](versions), "driver": driver})
+
+
+def _partly_jit(
+    file: NativeFile, code: DeviceCode, capability: tuple[int, int], driver: str | None
+) -> Iterator[Finding]:
+    """Say so where parts of a file rely on PTX that the driver is known not to compile."""
+    lacking = [
+        (version, n) for version, n in jit_ptx(code, capability) if driver and compiles(driver, version) is False
+    ]
+    if lacking:
+        total = sum(count for _, count in code.units)
+        needs = joined([ptx_need(version).words for version, _ in lacking])
+        message = (
+            f"{sum(count for _, count in lacking)} of its {counted(total, 'translation unit')} hold only PTX, which "
+            f"needs {needs}; driver {driver} does not compile it"
+        )
+        yield Finding("warning", file.path, message, {**_held(code), "driver": driver})
+
+
+def _fits(driver: str | None, versions: Sequence[str]) -> bool | None:
+    """Whether a driver compiles PTX of all versions; None where that is not known."""
+    if driver is None or not versions:
+        return None
+    answers = {compiles(driver, version) for version in versions}
+    return False if False in answers else None if None in answers else True
 
 
 def _partial(file: NativeFile, code: DeviceCode, capability: tuple[int, int], target: str) -> list[Finding]:

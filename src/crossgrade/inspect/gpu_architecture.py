@@ -124,6 +124,33 @@ def unit_coverage(code: DeviceCode, names: Sequence[str], capability: tuple[int,
     return "native" if "native" in found else "jit" if "jit" in found else "none"
 
 
+def jit_ptx(code: DeviceCode, capability: tuple[int, int]) -> tuple[tuple[str, int], ...]:
+    """The versions of the PTX that the driver must compile for a GPU, each with the number of units that rely on it.
+
+    Those are the units without machine code for it. Of several PTX images in a unit the driver takes the highest that
+    fits, and of one that stands in the file in several versions the latest is meant.
+    """
+    found: Counter[str] = Counter()
+    for names, count in code.units:
+        if unit_coverage(code, names, capability) != "jit":
+            continue
+        fit = [
+            (image.architecture, version_of(image.ptx_version), image.ptx_version)
+            for image in code.images
+            if image.name in names
+            and image.ptx_version is not None
+            and runs(image.kind, image.architecture, image.variant, capability) == "jit"
+        ]
+        if fit:
+            found[max(fit)[2]] += count
+    return tuple(sorted(found.items(), key=lambda item: version_of(item[0])))
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """``9.0`` as (9, 0)."""
+    return tuple(map(int, text.split(".")))
+
+
 def read_device_code(source: Source, elf: ElfFile) -> DeviceCode | None:
     """The device code of a file, or None where it has none. Raises `UnreadableFatbinError`."""
     sections = [s for s in elf.sections if s.name in (_EXECUTABLE_SECTION, _RELOCATABLE_SECTION) and s.size]

@@ -114,7 +114,7 @@ def collect_facts(
     if "MemAvailable" not in memory:
         unknown["memory_available_bytes"] = "/proc/meminfo states no MemAvailable"
     disk_path, disk_free = _disk(Path.cwd() if root is None else root, unknown)
-    driver = _driver(system)
+    driver = driver_version(system)
     if driver is None:
         unknown["driver"] = _no_driver_reason(system)
     gpus = _gpus(system, driver, variables, runner, unknown)
@@ -170,7 +170,7 @@ def plan_basis(
         gcc = compiler_version(programs[0], runner) if programs else None
     except (StartError, ValueError) as error:
         gcc = f"unknown: {error}"
-    driver = _driver(system)
+    driver = driver_version(system)
     gpus: JSON = [f"{gpu.name} {gpu.uuid}" for gpu in _listed_gpus(system)] if driver is not None else None
     return {"driver": driver, "gpus": gpus, "glibc": glibc_version(), "gcc": gcc}
 
@@ -300,7 +300,8 @@ def _disk(root: Path, unknown: dict[str, str]) -> tuple[str, int | None]:
         return str(place), None
 
 
-def _driver(system: Path) -> str | None:
+def driver_version(system: Path = Path("/")) -> str | None:
+    """The version of the NVIDIA driver that is loaded (``580.95.05``); None where there is none. One file is read."""
     return parse_driver_version(_text(system / "proc/driver/nvidia/version"))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossgrade.inspect.cuda_libraries import known_libraries
 from crossgrade.inspect.elf import ElfFile, UnreadableElfError
 from crossgrade.inspect.elf_index import ElfIndex
 from crossgrade.inspect.environment import Dist, elf_files, owners
@@ -67,7 +68,8 @@ class NativeFile:
     finds what it lacks alone; ``loads_after`` the packages that its own package imports first and that bring what it
     lacks (what is missing is then what is missing even so). ``python_problem`` says why the interpreter does not
     import an extension. ``defined_elsewhere`` maps a missing symbol to the files of the environment that define it,
-    ``alike`` to what they define in its place: the same function with other types.
+    ``alike`` to what they define in its place: the same function with other types. ``known_libraries`` are the
+    sonames of `knowledge/sonames.yml` among what loading it brings in or lacks.
     """
 
     path: str
@@ -91,6 +93,7 @@ class NativeFile:
     defined_elsewhere: tuple[tuple[str, tuple[str, ...]], ...] = ()
     alike: tuple[tuple[str, tuple[Alike, ...]], ...] = ()
     device_code: DeviceCode | None = None
+    known_libraries: tuple[str, ...] = ()
 
     @property
     def resolves(self) -> bool:
@@ -362,6 +365,7 @@ class _Inspection:
                 for missing in findings.symbols
             ),
             missing_interpreter=lost or "",
+            known_libraries=known_libraries(loaded),
             from_driver=FromDriver(tuple(absent), findings.driver_symbols),
         )
 

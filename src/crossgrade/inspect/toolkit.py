@@ -92,7 +92,7 @@ def read_toolkit(cuda_home: Path, runner: Runner) -> ToolkitFacts:
             version = _asked_version(nvcc, runner)
         except (StartError, ValueError) as error:
             unknown["nvcc_version"] = str(error)
-    headers = _header_version(include)
+    headers = header_version(include)
     if headers is None:
         unknown["header_version"] = f"{include} has no cuda_runtime_api.h or cuda.h that states a version"
     newest_gcc = newest_gcc_of(_text(include / "crt" / "host_config.h"))
@@ -228,7 +228,7 @@ def judge_driver(driver: str | None, cuda_release: str) -> DriverJudgement:
     minimums = [str(row["minimum"]) for row in rows if "minimum" in row]
     if not minimums:
         return DriverJudgement(None, f"which driver CUDA {cuda_release} needs is not known")
-    if _numbers(driver) < _numbers(minimums[0]):
+    if not is_at_least(driver, minimums[0]):
         return DriverJudgement(
             False,
             f"driver {driver} is too old for CUDA {cuda_release}, which needs {minimums[0]} or newer",
@@ -236,12 +236,24 @@ def judge_driver(driver: str | None, cuda_release: str) -> DriverJudgement:
         )
     message = f"driver {driver} runs CUDA {cuda_release} (needs {minimums[0]} or newer)"
     paired = [str(row["paired"]) for row in rows if "paired" in row]
-    if paired and _numbers(driver) < _numbers(paired[0]):
+    if paired and not is_at_least(driver, paired[0]):
         message += f"; older than {paired[0]}, which belongs to CUDA {cuda_release}: it can't compile its PTX"
     return DriverJudgement(True, message)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def is_driver_version(text: str) -> bool:
+    """Whether a text has the form of a driver's version: ``580``, ``580.95.05``."""
+    return re.fullmatch(r"[0-9]{3,4}(\.[0-9]+)*", text) is not None
+
+
+def is_at_least(driver: str, minimum: str) -> bool:
+    """Whether a driver is as new as another one; a branch (``580``) is taken for its newest driver."""
+    own = version_numbers(driver)
+    return own >= version_numbers(minimum)[: len(own)]
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """``580.95.05`` as (580, 95, 5), to be compared."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
@@ -264,7 +276,8 @@ def _asked_version(nvcc: Path, runner: Runner) -> str:
     return version
 
 
-def _header_version(include: Path) -> str | None:
+def header_version(include: Path) -> str | None:
+    """The release that the headers in a directory are of (``13.0``); None where none states it."""
     for name, pattern in (("cuda_runtime_api.h", _CUDART), ("cuda.h", _CUDA)):
         if match := pattern.search(_text(include / name)):
             return release_of(int(match[1]))

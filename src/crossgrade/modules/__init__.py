@@ -16,6 +16,7 @@ NAMES: dict[str, str] = {
     "benchmark": "benchmark",
     "command": "command",
     "copy": "copy",
+    "cuda_check": "cuda_check",
     "cuda_toolkit": "cuda_toolkit",
     "debug": "debug",
     "extension_build": "extension_build",

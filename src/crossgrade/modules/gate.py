@@ -123,6 +123,21 @@ def library_path(environment: Mapping[str, str]) -> list[str]:
     return [entry for entry in environment.get("LD_LIBRARY_PATH", "").split(":") if entry]
 
 
+def driver(named: str | None) -> str | None:
+    """The NVIDIA driver to judge for: the one that a task names, or this machine's; None where there is none.
+
+    Raises TaskError for a text that is no version.
+    """
+    from crossgrade.inspect.machine import driver_version
+    from crossgrade.inspect.toolkit import is_driver_version
+
+    if named is None:
+        return driver_version()
+    if not is_driver_version(named):
+        raise TaskError(f"`driver`: {named!r} is not a driver's version", remedy='Write it as "580" or "580.95.05".')
+    return named
+
+
 def verdict_key(gate: str, candidate: Candidate, arguments: Mapping[str, Any]) -> str:
     """The name of a file: the gate, and the digest of the arguments that matter and of what was judged."""
     generation = candidate.generation

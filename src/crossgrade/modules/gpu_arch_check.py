@@ -33,6 +33,10 @@ class Arguments:
         doc="Only warn about files that have PTX alone, which the driver compiles at the first start.",
         default=False,
     )
+    driver: str | None = argument(
+        doc='The NVIDIA driver that must compile PTX, such as "580.95.05". By default that of this machine.',
+        default=None,
+    )
     on_not_run: gate.OnNotRun = argument(
         doc="What a verdict of `not run` (no file holds device code) does to the run.",
         default="fail",
@@ -45,6 +49,7 @@ def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
         "compute_capability": arguments.compute_capability,
         "require": list(arguments.require),
         "allow_ptx": arguments.allow_ptx,
+        "driver": gate.driver(arguments.driver),
     }
     return gate.gate_state("gpu_arch_check", candidate, host, matters)
 
@@ -66,6 +71,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         arguments.compute_capability,
         require=arguments.require or None,
         allow_ptx=arguments.allow_ptx,
+        driver=gate.driver(arguments.driver),
     )
     return gate.conclude(verdict, state, arguments.on_not_run, context)
 
