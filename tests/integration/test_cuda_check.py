@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,16 @@ def test_a_copy_with_a_hash_in_its_name(site: Path) -> None:
     assert "was built for CUDA 12 (needs libcudart.so.12)" in said(judge(site), "failure")[0]
 
 
+def test_a_file_that_cannot_be_read_is_said(site: Path) -> None:
+    c10 = torch_of(site, "13.0")
+    kernels = build(site / "kernels.abi3.so", libraries=[c10])
+    kernels.write_bytes(kernels.read_bytes()[:4000])
+    verdict = judge(site)
+    assert verdict.outcome == "passed"
+    (warning,) = said(verdict, "warning")
+    assert "kernels.abi3.so cannot be read: which CUDA release it needs is not known" in warning
+
+
 def test_an_unknown_soname_is_said(site: Path, tmp_path: Path) -> None:
     torch_of(site, "13.0")
     build(site / "kernels" / "ops.so", libraries=[soname(tmp_path / "elsewhere", "libnvsomething.so.13")])
@@ -131,16 +142,17 @@ def test_an_unknown_soname_is_said(site: Path, tmp_path: Path) -> None:
     assert any(each.startswith("libnvsomething.so.13 is not in the table") for each in said(verdict, "note"))
 
 
-@pytest.mark.parametrize("text", ["cuda = unknown()\n", "\xff not Python", None])
+@pytest.mark.parametrize("text", ["cuda = unknown()\n", "\xff not Python", "(" * 60_000, "a pipe", None])
 def test_a_torch_that_does_not_say_its_release(site: Path, text: str | None) -> None:
     torch_of(site, "13.0")
     path = site / "torch" / "version.py"
-    if text is None:
-        path.unlink()
-    else:
+    path.unlink()
+    if text == "a pipe":
+        os.mkfifo(path)
+    elif text is not None:
         path.write_bytes(text.encode("latin-1"))
     (message,) = said(judge(site), "failure")
-    assert "torch does not say which CUDA it is built for: torch/version.py cannot be read" in message
+    assert "torch does not say which CUDA it is built for: torch/version.py " in message
 
 
 def test_wheels_of_two_releases_that_write_one_library(tmp_path: Path) -> None:

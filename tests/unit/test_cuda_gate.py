@@ -222,6 +222,9 @@ def test_libraries_of_two_releases_at_one_path(torch: TorchBuild | None, current
     case = Overwritten(PATHS, NCCL, (current,) if current else ())
     dists = tuple(CudaDist(name, major, ("libnccl.so.2",)) for name, major in NCCL.items())
     verdict = judge_cuda(CudaFacts(torch, (), dists, (case,), torch_needs=frozenset({"libnccl.so.2"})), driver=NEW)
+    for name in NCCL:
+        ignored = judge_cuda(CudaFacts(torch, (), dists, (case,)), driver=NEW, ignore=[name.partition(" ")[0]])
+        assert not said(ignored, level)
     (message,) = said(verdict, level)
     assert message.startswith(
         "nvidia-nccl-cu12 2.27 (CUDA 12) and nvidia-nccl-cu13 2.30 (CUDA 13) write the same 1 library"

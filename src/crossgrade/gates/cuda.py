@@ -50,8 +50,10 @@ def judge_cuda(facts: CudaFacts, *, driver: str | None = None, ignore: Sequence[
 
 def _passed(facts: CudaFacts, driver: str | None, findings: Sequence[Finding]) -> str:
     torch = facts.torch
-    owners = {file.dist or file.path for file in facts.files if file.needs}
-    needing = counted(sum(bool(file.needs) for file in facts.files), "native file")
+    major = _major(torch)
+    files = [file for file in facts.files if file.majors and (major is None or file.majors == {major})]
+    needing = counted(len(files), "native file")
+    owners = {file.dist or file.path for file in files}
     if torch is None:
         reason = f"no torch; {needing} of {counted(len(owners), 'dist')} need libraries of CUDA"
     elif torch.cuda is None:
@@ -217,7 +219,7 @@ def _driver(torch: TorchBuild | None, driver: str | None) -> Iterator[Finding]:
     if torch is None or torch.cuda is None:
         return
     if driver is None:
-        yield Finding("note", "driver", f"not judged for CUDA {torch.cuda}: no driver here; `--driver` names one")
+        yield Finding("note", "driver", f"not judged for CUDA {torch.cuda}: no driver here, and none is named")
         return
     judgement = judge_driver(driver, torch.cuda)
     evidence: dict[str, JSON] = {"driver": driver, "cuda": torch.cuda}
@@ -229,6 +231,8 @@ def _driver(torch: TorchBuild | None, driver: str | None) -> Iterator[Finding]:
 
 
 def _unknown(facts: CudaFacts) -> Iterator[Finding]:
+    for path in facts.unreadable:
+        yield Finding("warning", path, "cannot be read: which CUDA release it needs is not known")
     for soname, owners in facts.unknown:
         message = f"is not in the table of sonames: its CUDA release is not known (needed by {joined(owners)})"
         yield Finding("note", soname, message)
@@ -264,8 +268,10 @@ def _evidence(files: Iterable[CudaFile]) -> dict[str, JSON]:
 
 
 def _ignored(finding: Finding, ignore: Sequence[str]) -> Finding:
-    name = normalize_name(finding.subject.partition(" ")[0])
-    pattern = next((glob for glob in ignore if fnmatchcase(name, normalize_name(glob))), "")
+    dists = finding.evidence.get("dists")
+    subjects = [str(dist) for dist in dists] if isinstance(dists, list) else [finding.subject]
+    names = [normalize_name(subject.partition(" ")[0]) for subject in subjects]
+    pattern = next((glob for glob in ignore if any(fnmatchcase(name, normalize_name(glob)) for name in names)), "")
     if not pattern or finding.level == "note":
         return finding
     return replace(finding, level="note", message=f"{finding.message} (ignored by {pattern!r})")

@@ -90,6 +90,7 @@ def judge_gpu_arch(
     reason = f"{counts['native']} of {counted(len(holding), 'file')} with device code run natively on {target}"
     if counts["jit"]:
         reason += f", {counts['jit']} only after the driver compiled their PTX"
+        reason += "" if driver else " (not judged: no driver here)"
     if counts["none"]:
         reason += f", {counts['none']} not at all (not required by the playbook)"
     return Verdict(GATE, "passed", reason, tuple(findings), figures)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,21 +85,23 @@ class Overwritten:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    """All that the gate judges. ``unknown`` maps sonames that look like CUDA's to the dists that need them.
+    """All that the gate judges.
 
-    ``toolkits`` are those that wheels installed, ``named`` the one that was named, if any. ``compilers`` are the dists
-    that compile with nvcc while they run.
+    ``unreadable`` are the paths of native files that say nothing; ``unknown`` maps sonames that look like CUDA's to the
+    dists that need them. ``toolkits`` are those that wheels installed, ``named`` the one that was named, if any.
+    ``compilers`` are the dists that compile with nvcc while they run, ``torch_needs`` the sonames that torch's own files
+    load.
     """
 
     torch: TorchBuild | None
     files: tuple[CudaFile, ...] = ()
     dists: tuple[CudaDist, ...] = ()
     overwritten: tuple[Overwritten, ...] = ()
+    unreadable: tuple[str, ...] = ()
     unknown: tuple[tuple[str, tuple[str, ...]], ...] = ()
     toolkits: tuple[ToolkitParts, ...] = ()
     named: ToolkitParts | None = None
     compilers: tuple[str, ...] = ()
-    # The sonames that torch's own files load
     torch_needs: frozenset[str] = frozenset()
 
 
@@ -119,11 +122,12 @@ def read_cuda(report: NativeReport, conflicts: Sequence[Conflict] = (), cuda_hom
         files=tuple(_cuda_files(native)),
         dists=tuple(_cuda_dists(native, installed)),
         overwritten=tuple(_overwritten(conflicts)),
+        unreadable=tuple(file.path for file in report.files if file.unreadable),
         unknown=tuple(_unknown(native)),
         toolkits=tuple(
             read_parts(home, str(home).removeprefix(f"{root}/"))
             for home in toolkits_below(site)
-            if cuda_home is None or home.resolve() != cuda_home.resolve()
+            if cuda_home is None or os.path.realpath(home) != os.path.realpath(cuda_home)
         ),
         named=read_parts(cuda_home) if cuda_home is not None else None,
         compilers=_compilers(installed),
@@ -138,7 +142,7 @@ def read_torch_build(text: str) -> str | None:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"it is no Python: {error}") from error
     for statement in reversed(tree.body):
         if isinstance(statement, ast.AnnAssign):
@@ -182,6 +186,8 @@ def _torch(site: Path, installed: Sequence[InstalledDist]) -> TorchBuild | None:
     if not dist and not path.parent.is_dir():
         return None
     dist = dist or "torch"
+    if not path.is_file():  # opening what is no file, such as a pipe, might wait for ever
+        return TorchBuild(dist, None, "torch/version.py is missing")
     try:
         with path.open("rb") as file:
             text = file.read(VERSION_BYTES).decode("utf-8", "replace")

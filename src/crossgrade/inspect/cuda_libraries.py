@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from crossgrade.inspect.loading import LoadSet
@@ -30,6 +30,7 @@ class CudaLibrary:
     dists: tuple[str, ...]
 
 
+@lru_cache(maxsize=8192)
 def cuda_library(name: str) -> CudaLibrary | None:
     """What a soname or file name stands for; None for one that is not in the table.
 

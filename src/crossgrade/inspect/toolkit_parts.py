@@ -69,6 +69,8 @@ def toolkits_below(site_packages: Path) -> tuple[Path, ...]:
 
 def _stated_release(program: Path) -> str | None:
     """The full version in the text of a program (``13.5.37``); None where there is none."""
+    if not program.is_file():
+        return None
     try:
         with program.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
