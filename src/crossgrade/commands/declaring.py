@@ -66,6 +66,8 @@ _HELP = {
     "preload": "What Python code loads first: a glob below site-packages. May be given several times.",
     "driver": "The NVIDIA driver to judge for, such as 580.95.05 (default: this machine's).",
     "cuda_home": "A CUDA toolkit to look at beside those in the venv, as CUDA_HOME names it.",
+    "only": "Only these sections, with commas: system, gpus, toolkits, compilers, venv, holders, units.",
+    "venv": "The environment to look at (default: the store's active one, else VIRTUAL_ENV).",
     "fix": "Mend what can be mended by itself.",
 }
 

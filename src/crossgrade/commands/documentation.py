@@ -27,7 +27,8 @@ _KEYWORDS_HEAD = """# Keywords
 Made by `invoke docs` from the keyword table. A keyword that Ansible has and that is not here yet is refused with its
 place in the file; nothing is ignored in silence. Keywords mean what they mean in Ansible, with these differences:
 
-- `gather_facts` is off unless a play asks for it; then `ansible_facts` holds what `crossgrade facts` shows.
+- `gather_facts` is off unless a play asks for it; then `ansible_facts` holds system, driver, GPUs,
+  toolkits and compilers. [facts](facts.md) says more about a server than a play needs; `preflight` judges that.
 - A play whose tasks already fail in check mode is not begun (exit code 1, nothing changed).
 - When a play fails and nothing rescues it, what its tasks changed is taken back (`rolled_back=` in the recap).
 - Variables of crossgrade itself: `crossgrade_root`, `crossgrade_store`, `crossgrade_python`, `crossgrade_active` (the

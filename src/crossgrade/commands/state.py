@@ -42,10 +42,6 @@ def verify_command(options: Options) -> int:
     return guarded(lambda: _verify(options, request_from(options, "verify")))
 
 
-def facts_command(options: Options) -> int:
-    return guarded(lambda: _facts(options, request_from(options, "facts")))
-
-
 def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
 
@@ -268,27 +264,3 @@ def what_changed(before: Entry, path: Path) -> str:
     if kind == "file" and status.st_size != before.size:
         found.append(f"{before.size:,} -> {status.st_size:,} bytes")
     return ", ".join(found) or "content"
-
-
-# ---- facts
-
-
-def _facts(options: Options, request: Request) -> int:
-    from crossgrade.inspect.machine import collect_facts
-
-    facts = collect_facts(root=request.root)
-    if options["json"]:
-        _print_json(facts.to_json())
-        return ExitCode.DONE
-    terminal = Terminal(sys.stdout)
-    for name, value in facts.to_json().items():
-        terminal.write(_fact_lines(name, value))
-    return ExitCode.DONE
-
-
-def _fact_lines(name: str, value: Any) -> list[Line]:
-    if isinstance(value, dict):
-        return [Line(f"{name}:"), *(Line(f"    {key}: {item}") for key, item in value.items())]
-    if isinstance(value, list):
-        return [Line(f"{name}: {'' if value else 'none'}"), *(Line(f"    - {item}") for item in value)]
-    return [Line(f"{name}: {'not known' if value is None else value}")]

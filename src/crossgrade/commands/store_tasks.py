@@ -34,9 +34,9 @@ def verify(context: Context, generation: str = "", full: bool = False, **shared:
 
 
 @command("facts", STORE)
-def facts(context: Context, **shared: Any) -> None:
-    """Show what crossgrade sees of this machine."""
-    from crossgrade.commands.state import facts_command
+def facts(context: Context, only: str = "", venv: str = "", **shared: Any) -> None:
+    """Show what crossgrade sees of this server: system, GPUs, toolkits, compilers, an environment and who uses it."""
+    from crossgrade.commands.observing import facts_command
 
     leave(facts_command(options_of(locals())))
 

@@ -107,7 +107,7 @@ def collect_facts(
     glibc = glibc_version()
     if glibc is None:
         unknown["glibc"] = "the C library does not say a glibc version; this may be musl"
-    library, versions = _standard_library(system, unknown)
+    library, versions = standard_library(system, unknown)
     memory = parse_meminfo(_text(system / "proc/meminfo"))
     if "MemTotal" not in memory:
         unknown["memory_bytes"] = "/proc/meminfo states no MemTotal"
@@ -268,7 +268,7 @@ def glibc_version() -> str | None:
     return version if name == "glibc" and version else None
 
 
-def _standard_library(system: Path, unknown: dict[str, str]) -> tuple[str | None, tuple[str, ...]]:
+def standard_library(system: Path, unknown: dict[str, str]) -> tuple[str | None, tuple[str, ...]]:
     """Path of the system's libstdc++ and the symbol versions that it defines."""
     from crossgrade.inspect.elf import FileSource, UnreadableElfError, parse_elf
     from crossgrade.inspect.loader_settings import parse_loader_cache

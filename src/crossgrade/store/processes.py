@@ -42,7 +42,7 @@ def find_users(store: Store, numbers: Collection[int], turns: Sequence[Turn]) ->
     """Look through /proc (proc(5)). A process that ends meanwhile is none. `turns` are in order of time."""
     folders = {f"{store.folder(number).resolve()}/": number for number in numbers}
     link = store.active_link
-    ourselves = _ancestors(os.getpid())
+    ourselves = ancestors(os.getpid())
     users: dict[int, list[User]] = {}
     hidden = 0
     for process in Path("/proc").iterdir():
@@ -112,7 +112,7 @@ def _active_at(time: float, turns: Sequence[Turn]) -> set[int]:
     return found
 
 
-def _ancestors(pid: int) -> set[int]:
+def ancestors(pid: int) -> set[int]:
     """The process and those that started it: the shell in which somebody types is no server."""
     found: set[int] = set()
     while pid > 1 and pid not in found:

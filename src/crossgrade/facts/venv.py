@@ -1,0 +1,188 @@
+"""A Python environment as its files tell it: who made it, what is installed, which checkouts it uses in place.
+
+Sources: PEP 405 (pyvenv.cfg); uv and virtualenv write their own version into it; conda keeps conda-meta/history;
+PEP 610 (direct_url.json); gitrepository-layout(5). Nothing of it is run; git is asked about checkouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crossgrade.facts.text import text_of
+from crossgrade.inspect.dists import (
+    InstalledDist,
+    UnreadableEnvironmentError,
+    direct_url,
+    installed_dists,
+    installer,
+    site_packages,
+)
+from crossgrade.inspect.query import Runner, programs_on_path
+from crossgrade.process import StartError
+
+GIT_SECONDS = 20.0
+# No hook, no helper and no lock: a repository's own configuration must not decide what runs
+_GIT_OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+
+
+@dataclass(frozen=True)
+class Dist:
+    """One installed dist; `installer` is who wrote it, empty where that is not recorded."""
+
+    name: str
+    version: str
+    installer: str = ""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A folder that a dist is used from in place.
+
+    `commit` is the full hash, `branch` empty for a detached head. `changed` lists files that differ from the commit and
+    `untracked` counts those that git does not know; None where git could not be asked, `problem` says why.
+    """
+
+    dist: str
+    path: str
+    commit: str = ""
+    branch: str = ""
+    changed: tuple[str, ...] | None = None
+    untracked: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class VenvFacts:
+    """One environment. `kind` is ``uv``, ``venv``, ``virtualenv``, ``conda`` or ``system``; `maker` its version.
+
+    `base` is the Python below it. `installers` counts dists by who installed them.
+    """
+
+    path: str
+    kind: str = ""
+    maker: str = ""
+    python: str | None = None
+    base: str | None = None
+    system_packages: bool | None = None
+    has_pip: bool | None = None
+    dists: tuple[Dist, ...] = ()
+    installers: Mapping[str, int] = field(default_factory=dict)
+    checkouts: tuple[Checkout, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class VenvConfiguration:
+    """What pyvenv.cfg says."""
+
+    kind: str
+    maker: str
+    python: str | None
+    base: str | None
+    system_packages: bool
+
+
+def parse_configuration(text: str) -> VenvConfiguration:
+    """Read pyvenv.cfg. uv and virtualenv say who they are; what says nothing was made by the standard library."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    said = {name.strip().lower(): value.strip() for name, equals, value in pairs if equals}
+    kind, maker = next(((name, said[name]) for name in ("uv", "virtualenv") if name in said), ("venv", ""))
+    return VenvConfiguration(
+        kind=kind,
+        maker=maker,
+        python=said.get("version_info") or said.get("version"),
+        base=said.get("home"),
+        system_packages=said.get("include-system-site-packages", "false").lower() == "true",
+    )
+
+
+def parse_status(text: str) -> tuple[str, str, tuple[str, ...], int]:
+    """Commit, branch, changed files and the number of untracked ones from ``git status --porcelain=v2 --branch -z``."""
+    commit = branch = ""
+    changed: list[str] = []
+    untracked = 0
+    entries = iter(text.split("\0"))
+    for entry in entries:
+        kind, _, rest = entry.partition(" ")
+        if entry.startswith("# branch.oid "):
+            commit = entry.removeprefix("# branch.oid ").replace("(initial)", "")
+        elif entry.startswith("# branch.head "):
+            branch = entry.removeprefix("# branch.head ").replace("(detached)", "")
+        elif kind == "?":
+            untracked += 1
+        elif kind in ("1", "u"):
+            changed.append(rest.split(" ", 7 if kind == "1" else 9)[-1])
+        elif kind == "2":
+            changed.append(rest.split(" ", 8)[-1])
+            next(entries, None)  # where it was renamed from
+    return commit, branch, tuple(changed), untracked
+
+
+def read_venv(path: Path, environment: Mapping[str, str], runner: Runner) -> VenvFacts:
+    """Read an environment. What is no environment has an empty `kind`, and `unknown` says so."""
+    configuration = path / "pyvenv.cfg"
+    conda = (path / "conda-meta").is_dir()
+    said = parse_configuration(text_of(configuration))
+    if conda:
+        said = VenvConfiguration("conda", _conda_version(path), said.python, said.base, False)
+    elif not configuration.is_file():
+        said = VenvConfiguration("system", "", None, None, False)
+    try:
+        site = site_packages(path)
+        installed = installed_dists(path)
+    except UnreadableEnvironmentError as error:
+        kind = said.kind if conda or configuration.is_file() else ""
+        return VenvFacts(str(path), kind, said.maker, said.python, said.base, unknown={"dists": error.message})
+    dists = tuple(Dist(dist.name, dist.version, installer(dist)) for dist in installed)
+    installers: dict[str, int] = {}
+    for dist in dists:
+        installers[dist.installer] = installers.get(dist.installer, 0) + 1
+    return VenvFacts(
+        path=str(path),
+        kind=said.kind,
+        maker=said.maker,
+        python=said.python or site.parent.name.removeprefix("python"),
+        base=said.base,
+        system_packages=said.system_packages,
+        has_pip=any(dist.name == "pip" for dist in dists),
+        dists=dists,
+        installers=installers,
+        checkouts=tuple(_checkouts(installed, environment, runner)),
+    )
+
+
+def _conda_version(path: Path) -> str:
+    """What the first line of conda-meta/history that names a tool says: ``# conda version: 24.5.0``."""
+    for line in text_of(path / "conda-meta/history").splitlines():
+        if line.startswith("# conda version:"):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _checkouts(dists: tuple[InstalledDist, ...], environment: Mapping[str, str], runner: Runner) -> list[Checkout]:
+    found = []
+    for dist in dists:
+        url = direct_url(dist)
+        if url is not None and url.editable and url.directory is not None:
+            found.append(_checkout(dist.name, url.directory, environment, runner))
+    return found
+
+
+def _checkout(dist: str, path: Path, environment: Mapping[str, str], runner: Runner) -> Checkout:
+    if not path.is_dir():
+        return Checkout(dist, str(path), problem="the folder is gone")
+    programs = programs_on_path(environment.get("PATH", ""), "git")
+    if not programs:
+        return Checkout(dist, str(path), problem="git is not on PATH")
+    arguments = ["-C", str(path), "status", "--porcelain=v2", "--branch", "-z", "--", "."]
+    try:
+        answer = runner([str(programs[0]), *_GIT_OPTIONS, *arguments], timeout=GIT_SECONDS)
+    except StartError as error:
+        return Checkout(dist, str(path), problem=str(error))
+    if not answer.succeeded:
+        said = (answer.stderr.strip() or "nothing").splitlines()[0]
+        return Checkout(dist, str(path), problem=f"git status: {answer.outcome()}, it said: {said}")
+    commit, branch, changed, untracked = parse_status(answer.stdout)
+    return Checkout(dist, str(path), commit, branch, changed, untracked)
