@@ -25,7 +25,7 @@ class RecordedTools:
         self.failing = failing
         self.asked: list[str] = []
 
-    def __call__(self, argv: Sequence[str], *, timeout: float = 0) -> Completed:
+    def __call__(self, argv: Sequence[str], *, timeout: float = 0) -> Completed:  # noqa: ARG002 (as a runner has it)
         question = " ".join(argv[1:])
         self.asked.append(question)
         key = next((key for key in self.answers if question.startswith(key)), None)

@@ -144,8 +144,14 @@ def _asked(nvml: Any, gpu: Any, ask: Callable[[str, Callable[[], Any]], Any]) ->
         return [answer.total, answer.used]
 
     def processes() -> list[tuple[int, str, int | None]]:
-        running = [*nvml.nvmlDeviceGetComputeRunningProcesses(gpu), *nvml.nvmlDeviceGetGraphicsRunningProcesses(gpu)]
+        running = [*listed("nvmlDeviceGetComputeRunningProcesses"), *listed("nvmlDeviceGetGraphicsRunningProcesses")]
         return [(pid, "", size) for pid, size in {each.pid: each.usedGpuMemory for each in running}.items()]
+
+    def listed(name: str) -> list[Any]:
+        try:
+            return list(getattr(nvml, f"{name}_v3")(gpu))
+        except nvml.NVMLError_FunctionNotFound:  # drivers before R510
+            return list(getattr(nvml, f"{name}_v2")(gpu))
 
     def link(current: Callable[[Any], int], limit: Callable[[Any], int]) -> Callable[[], list[int]]:
         return lambda: [current(gpu), limit(gpu)]

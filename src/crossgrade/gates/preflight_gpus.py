@@ -53,7 +53,7 @@ def driver_library(observed: Observed, target: Target) -> Sequence[Answer]:  # n
     facts = observed.gpus
     module, library = facts.kernel_module, library_version(facts.nvml_library)
     evidence: dict[str, JSON] = {"kernel_module": module, "nvml_library": facts.nvml_library}
-    remedy = "Reboot (the module on disk is the newer one), or install the libraries of the loaded module's version."
+    remedy = "Reboot, or install the libraries of the loaded module's version."
     said = next((why for why in facts.unknown.values() if "version mismatch" in why.lower()), "")
     if said or (module and library and module != library):
         return [
@@ -142,7 +142,7 @@ def gpus_free(observed: Observed, target: Target) -> Sequence[Answer]:  # noqa: 
     gpus = observed.gpus.gpus
     if not gpus:
         return [Answer("not run", _no_gpus(observed))]
-    if all(gpu.processes is None for gpu in gpus) and observed.holders.hidden:
+    if any(gpu.processes is None for gpu in gpus) and observed.holders.hidden:
         return [Answer("not run", "who holds the GPUs is not known: " + observed.holders.unknown.get("holders", ""))]
     found = []
     holders = [holder for holder in observed.holders.holders if holder.gpus]
@@ -154,10 +154,15 @@ def gpus_free(observed: Observed, target: Target) -> Sequence[Answer]:  # noqa: 
         found.append(Answer("warning", message, remedy, {"pid": holder.pid, "gpus": list(holder.gpus)}))
     held = {index for holder in holders for index in holder.gpus}
     for gpu in gpus:
-        nobody = not gpu.processes and gpu.index not in held and not observed.holders.hidden
+        nobody = not gpu.processes and gpu.index not in held
         if nobody and gpu.utilization is not None and gpu.utilization >= _BUSY_PERCENT:
-            message = f"GPU {gpu.index} is at {gpu.utilization}% and no process holds it: it hangs"
-            found.append(Answer("failure", message, _RESET, {"gpu": gpu.index, "utilization": gpu.utilization}))
+            evidence: dict[str, JSON] = {"gpu": gpu.index, "utilization": gpu.utilization}
+            message = f"GPU {gpu.index} is at {gpu.utilization}% and no process holds it"
+            if observed.system.inside:  # whose process may be one that is not seen from in here
+                remedy = "Look from outside of this container who holds it; with nobody there, it hangs."
+                found.append(Answer("warning", message, remedy, evidence))
+            else:
+                found.append(Answer("failure", f"{message}: it hangs", _RESET, evidence))
         if gpu.mig:
             found.append(Answer("warning", f"GPU {gpu.index} is split (MIG)", "", {"gpu": gpu.index}))
     own = joined(str(holder.pid) for holder in holders if holder.from_venv)
