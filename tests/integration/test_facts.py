@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from tests.support.booted_systemd import booted, why_not
 from tests.support.commands import crossgrade
 from tests.support.nvml_stub import build_nvml
 from tests.support.toolkits import toolkits, uv_program
@@ -22,6 +23,7 @@ from crossgrade.facts import gpu_reading
 from crossgrade.facts.gpus import GpuFacts, GpuPair, GpuProcess
 from crossgrade.facts.indexes import IndexAnswer, ask_indexes
 from crossgrade.facts.server import SECTIONS, Server
+from crossgrade.facts.units import SHOWN_PROPERTIES, parse_shown
 from crossgrade.inspect.query import run_query
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
@@ -49,6 +51,7 @@ def test_nvml_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = first.link
     assert (link.generation, link.generation_limit, link.width, link.width_limit) == (1, 5, 8, 16)
     assert found.pairs == (GpuPair(0, 1, "NODE", "CNS"),)
+    assert (first.recovery, second.recovery) == ("Drain and Reset", None)
     assert first.mig is None
     assert "Not Supported" in found.unknown["mig"]
     assert found.nvml_library == str(tmp_path / "libnvidia-ml.so.580.95.05")
@@ -239,7 +242,10 @@ def statuses(answers: tuple[IndexAnswer, ...]) -> list[int | None]:
     return [answer.status for answer in answers]
 
 
-def test_indexes_are_asked() -> None:
+def test_indexes_are_asked(tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password secret\n")
+    netrc.chmod(0o600)
     with index_server() as (url, seen):
         secret = url.replace("//", "//me:secret@")
         urls = [f"{url}/simple/", f"{url}/secret/", f"{secret}/secret/", f"{url}/broken/", f"{url}/gone/"]
@@ -247,6 +253,7 @@ def test_indexes_are_asked() -> None:
         assert statuses(answers) == [200, 401, 200, 503, 404]
         assert all(line.startswith("HEAD ") for line in seen)
         assert not any("secret@" in answer.url for answer in answers)
+        assert statuses(ask_indexes([f"{url}/secret/"], {"NETRC": str(netrc)})) == [200]
     (gone,) = ask_indexes([f"{url}/simple/"], {})
     assert gone.status is None
     assert "refused" in gone.problem
@@ -351,3 +358,20 @@ def test_preflight_in_a_plan_and_a_run(uv_venv: Path, tmp_path: Path) -> None:
     assert "Nothing was changed" in refused.stderr
     for words in ("failure: memory: ", "MAX_JOBS=", "failure: indexes: ", "cannot be reached"):
         assert words in refused.stderr
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "systemd can be booted")
+def test_what_a_real_systemd_says_of_units(tmp_path: Path) -> None:
+    with booted(tmp_path / "machine") as machine:
+        for name, command in (("sglang", "/bin/sleep 600"), ("idle", "/bin/true")):
+            text = f"[Unit]\nDefaultDependencies=no\n[Service]\nExecStart={command}\n"
+            (machine.folder / "etc" / f"{name}.service").write_text(text)
+        machine.call(["systemctl", "daemon-reload"])
+        machine.call(["systemctl", "start", "sglang.service"])
+        properties = f"--property={SHOWN_PROPERTIES}"
+        answer = machine.call(["systemctl", "show", properties, "sglang.service", "idle.service", "gone.service"])
+        shown = parse_shown(answer.stdout)
+        assert (shown["sglang.service"]["ActiveState"], shown["sglang.service"]["SubState"]) == ("active", "running")
+        assert int(shown["sglang.service"]["MainPID"]) > 1
+        assert (shown["idle.service"]["ActiveState"], shown["idle.service"]["MainPID"]) == ("inactive", "0")
+        assert shown["gone.service"]["UnitFileState"] == ""

@@ -15,6 +15,7 @@ struct pci { char legacy[16]; u32 domain, bus, device, id, subsystem; char bus_i
 struct memory { u64 total, free, used; };
 struct utilization { u32 gpu, memory; };
 struct process { u32 pid; u64 used; u32 instance, compute; };
+struct value { u32 field, scope; long long at, latency; int type, code; union { double d; u32 u; u64 l; } value; };
 static int index_of(void *gpu) { return (int)(long)gpu - 1; }
 
 int nvmlInitWithFlags(u32 flags) {
@@ -56,6 +57,11 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, u32 *count, struct proces
     return 0;
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *gpu, u32 *count, struct process *to) { *count = 0; return 0; }
+int nvmlDeviceGetFieldValues(void *gpu, int count, struct value *to) {
+    to->code = index_of(gpu) ? 3 : 0;
+    to->value.u = to->field == 230 ? 4 : 99;
+    return 0;
+}
 int nvmlDeviceGetCurrPcieLinkGeneration(void *gpu, u32 *to) { *to = 1; return 0; }
 int nvmlDeviceGetMaxPcieLinkGeneration(void *gpu, u32 *to) { *to = 5; return 0; }
 int nvmlDeviceGetCurrPcieLinkWidth(void *gpu, u32 *to) { *to = 8; return 0; }

@@ -68,7 +68,7 @@ def test_the_log_of_an_rtx_pro_6000() -> None:
     assert (gpu.memory_bytes, gpu.memory_used_bytes) == (97887 * 1024**2, 65720 * 1024**2)
     assert gpu.bar1_bytes == 131072 * 1024**2
     assert (gpu.persistence, gpu.performance_state, gpu.utilization) == (True, "P8", 0)
-    assert (gpu.clock_reasons, gpu.mig) == ((), None)
+    assert (gpu.clock_reasons, gpu.mig, gpu.recovery) == ((), None, "None")
     assert (gpu.link.generation, gpu.link.generation_limit) == (1, 4)
     assert (gpu.link.width, gpu.link.width_limit) == (16, 16)
     assert gpu.processes == (gpus.GpuProcess(116860, "/root/src/llama.cpp/build/bin/llama-server", 65710 * 1024**2),)

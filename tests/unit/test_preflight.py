@@ -193,6 +193,7 @@ STRANGER = holders.Holder(77, 0, "python train.py", "", (1,), "train.service", "
                 system=sound_system(inside="docker"),
             ),
         ),
+        ("gpus_free", "failure", "the driver says: Drain and Reset", change_gpu(recovery="Drain and Reset")),
         ("gpus_free", "warning", "GPU 0 is split", change_gpu(mig=True)),
         ("gpu_clocks", "warning", "hw_slowdown holds GPU 0 down", change_gpu(clock_reasons=("hw_slowdown",))),
         ("gpu_clocks", "warning", "persistence mode is off on GPU 0", change_gpu(persistence=False)),

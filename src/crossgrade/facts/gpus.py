@@ -58,6 +58,7 @@ class Gpu:
     `pci_bus` is as sysfs writes it (``0000:61:00.0``); `compute_capability` like ``12.0``; `clock_reasons` are NVML's
     names of what holds the clocks down now (``hw_slowdown``), without ``gpu_idle``; memory is in bytes, `utilization`
     in percent. `minor` is the number of its device file, /dev/nvidiaN. `mig` is the MIG mode where the GPU has one.
+    `recovery` is what the driver asks for to get it going again (``None``, ``Reset``, ``Reboot``, ``Drain and Reset``).
     """
 
     index: int
@@ -75,6 +76,7 @@ class Gpu:
     utilization: int | None = None
     clock_reasons: tuple[str, ...] | None = None
     mig: bool | None = None
+    recovery: str | None = None
     processes: tuple[GpuProcess, ...] | None = None
     link: PciLink = PciLink()
 
@@ -172,6 +174,7 @@ def _smi_gpu(index: int, element: Element) -> Gpu:
         utilization=_leading_number(said("utilization/gpu_util")),
         clock_reasons=_smi_reasons(element),
         mig=None if mig is None else mig == "Enabled",
+        recovery=(element.findtext("gpu_recovery_action") or "").strip() or None,
         processes=_smi_processes(element),
         link=PciLink(
             generation=_leading_number(said("pci/pci_gpu_link_info/pcie_gen/current_link_gen")),

@@ -85,9 +85,12 @@ def _head(url: str, environment: Mapping[str, str]) -> tuple[int | None, str]:
         urllib.request.ProxyHandler(proxies), urllib.request.HTTPSHandler(context=context)
     )
     request = urllib.request.Request(shown_url(url), method="HEAD")  # noqa: S310 - http and https only, see above
-    if parts.username:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        request.add_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if not user:
+        user, password = _netrc(parts.hostname or "", environment)
+    if user:  # not for where a redirect leads
+        pair = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {pair}")
     through = f" (through the proxy {proxies_of(environment).get(f'{parts.scheme}_proxy', '')})" if proxies else ""
     try:
         with opener.open(request, timeout=REQUEST_SECONDS) as answer:
@@ -97,6 +100,18 @@ def _head(url: str, environment: Mapping[str, str]) -> tuple[int | None, str]:
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         return None, f"{reason}{through}"
+
+
+def _netrc(host: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """User and password of the netrc file that uv would read, empty where there are none for this host."""
+    import netrc
+
+    path = environment.get("NETRC") or str(Path(environment.get("HOME") or "/") / ".netrc")
+    try:
+        found = netrc.netrc(path).authenticators(host)
+    except (OSError, netrc.NetrcParseError):
+        return "", ""
+    return (found[0], found[2] or "") if found else ("", "")
 
 
 def _proxies(host: str, environment: Mapping[str, str]) -> dict[str, str]:

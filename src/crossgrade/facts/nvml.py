@@ -30,6 +30,8 @@ CLOCK_REASONS = {
 PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 # nvmlGpuP2PStatus_t, by the words of `nvidia-smi topo -p2p`
 PEER_STATUSES = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
+# nvmlDeviceGpuRecoveryAction_t, by the words of `nvidia-smi -q`
+RECOVERY = {0: "None", 1: "Reset", 2: "Reboot", 3: "Drain P2P", 4: "Drain and Reset"}
 _PEER_READ = 0  # NVML_P2P_CAPS_INDEX_READ
 
 
@@ -70,6 +72,7 @@ def _peer(status: int | None) -> str | None:
 
 def _gpu(index: int, answer: Mapping[str, Any]) -> Gpu:
     capability, reasons, processes = answer["compute_capability"], answer["clock_reasons"], answer["processes"]
+    action = answer["recovery"]
     generation, width = answer["pcie"] or (None, None), answer["pcie_width"] or (None, None)
     return Gpu(
         index=index,
@@ -86,6 +89,7 @@ def _gpu(index: int, answer: Mapping[str, Any]) -> Gpu:
         utilization=answer["utilization"],
         clock_reasons=None if reasons is None else clock_reasons(reasons),
         mig=None if answer["mig"] is None else bool(answer["mig"]),
+        recovery=None if action is None else RECOVERY.get(action, f"action {action}"),
         processes=None if processes is None else tuple(GpuProcess(*process) for process in processes),
         link=PciLink(generation[0], generation[1], width[0], width[1]),
     )
@@ -153,6 +157,12 @@ def _asked(nvml: Any, gpu: Any, ask: Callable[[str, Callable[[], Any]], Any]) ->
         except nvml.NVMLError_FunctionNotFound:  # drivers before R510
             return list(getattr(nvml, f"{name}_v2")(gpu))
 
+    def recovery() -> int:
+        (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+        if answer.nvmlReturn:  # drivers before R570 do not know it
+            raise nvml.NVMLError(answer.nvmlReturn)
+        return int(answer.value.uiVal)
+
     def link(current: Callable[[Any], int], limit: Callable[[Any], int]) -> Callable[[], list[int]]:
         return lambda: [current(gpu), limit(gpu)]
 
@@ -170,6 +180,7 @@ def _asked(nvml: Any, gpu: Any, ask: Callable[[str, Callable[[], Any]], Any]) ->
         # the older name, which every driver has
         "clock_reasons": ask("clock_reasons", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
         "mig": ask("mig", lambda: nvml.nvmlDeviceGetMigMode(gpu)[0]),
+        "recovery": ask("recovery", recovery),
         "processes": ask("processes", processes),
         "pcie": ask("link", link(nvml.nvmlDeviceGetCurrPcieLinkGeneration, nvml.nvmlDeviceGetMaxPcieLinkGeneration)),
         "pcie_width": ask("link", link(nvml.nvmlDeviceGetCurrPcieLinkWidth, nvml.nvmlDeviceGetMaxPcieLinkWidth)),

@@ -21,7 +21,7 @@ ENGINE_SECONDS = 5.0
 _SYSTEM_FOLDERS = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
 _USER_FOLDERS = ("etc/systemd/user", "run/systemd/user", "usr/lib/systemd/user")
 _SUFFIXES = (".service", ".timer", ".socket", ".path", ".mount")
-_SHOWN = "Id,ActiveState,SubState,UnitFileState,MainPID"
+SHOWN_PROPERTIES = "Id,ActiveState,SubState,UnitFileState,MainPID"
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,13 @@ def _with_states(
     if not programs or not (system / "run/systemd/system").is_dir():  # sd_booted(3)
         unknown[what] = "systemd does not run here"
         return units
-    argv = [str(programs[0]), *(["--user"] if user else []), "show", f"--property={_SHOWN}", *(u.name for u in units)]
+    argv = [
+        str(programs[0]),
+        *(["--user"] if user else []),
+        "show",
+        f"--property={SHOWN_PROPERTIES}",
+        *(u.name for u in units),
+    ]
     try:
         answer = runner(argv, timeout=SYSTEMCTL_SECONDS)
     except StartError as error:

@@ -163,6 +163,9 @@ def gpus_free(observed: Observed, target: Target) -> Sequence[Answer]:  # noqa: 
                 found.append(Answer("warning", message, remedy, evidence))
             else:
                 found.append(Answer("failure", f"{message}: it hangs", _RESET, evidence))
+        if gpu.recovery not in (None, "None"):
+            message = f"GPU {gpu.index} must be recovered, the driver says: {gpu.recovery}"
+            found.append(Answer("failure", message, _RESET, {"gpu": gpu.index, "recovery": gpu.recovery}))
         if gpu.mig:
             found.append(Answer("warning", f"GPU {gpu.index} is split (MIG)", "", {"gpu": gpu.index}))
     own = joined(str(holder.pid) for holder in holders if holder.from_venv)

@@ -101,8 +101,12 @@ def _environment(arguments: Arguments, host: HostView) -> Path | None:
             raise TaskError(f"there is no directory {named}", remedy="`path` names a venv, such as ~/ml-env.")
         return named
     active = host.active()
-    venv = None if active is None else host.store.venv(active)
-    return venv if venv is not None and venv.is_dir() else None  # a plan may foresee one that is not there yet
+    if active is None:
+        return None
+    venv, link = host.store.venv(active), host.store.active_link
+    if link is not None and link.resolve() == venv.resolve():  # as processes and units name it
+        venv = link
+    return venv if venv.is_dir() else None  # a plan may foresee one that is not there yet
 
 
 def _target(arguments: Arguments, venv: Path | None, root: Path) -> Target:
