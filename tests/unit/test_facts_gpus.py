@@ -168,6 +168,8 @@ def configuration(control: int, *, with_acs: bool = True) -> bytes:
 
 def test_a_bridge_that_redirects() -> None:
     assert gpus.redirects(configuration(0x001D)) is True
+    assert gpus.redirects(configuration(0x0005)) is True  # requests alone
+    assert gpus.redirects(configuration(0x0009)) is True  # completions alone
     assert gpus.redirects(configuration(0x0011)) is False  # what rtx6kpro sets: source validation and forwarding stay
     assert gpus.redirects(configuration(0, with_acs=False)) is False
     assert gpus.redirects(configuration(0x001D)[:256]) is None  # all that others than root can read
@@ -254,6 +256,9 @@ def test_sysfs_where_no_driver_is(tmp_path: Path) -> None:
     link = gpu.link
     assert (link.generation, link.width, link.width_limit, link.numa_node, link.iommu) == (5, 4, 16, 1, "DMA-FQ")
     assert link.redirecting_bridges == ("0000:60:01.1",)
+    (real.parent / "config").write_bytes(configuration(0x001D)[:256])  # as others than root see it
+    (gpu,) = gpu_reading.read_gpus({"PATH": ""}, RecordedTools({}), system=tmp_path).gpus
+    assert gpu.link.redirecting_bridges is None
 
 
 def test_what_sysfs_knows_is_laid_under_the_tool_s_answer() -> None:

@@ -28,6 +28,8 @@ def test_the_mount_of_a_path() -> None:
     assert system.mount_of("/srv/big disk/read/x", mounts) == ("overlay", "/srv/big disk/read", "overlay", True)
     assert system.mount_of("/srv/big diskette", mounts) == ("/dev/nvme0n1p2", "/", "ext4", False)
     assert system.mount_of("/x", []) is None
+    upon = system.parse_mounts(MOUNTS + "tmpfs /srv/big\\040disk tmpfs rw 0 0\n")
+    assert system.mount_of("/srv/big disk/store", upon) == ("tmpfs", "/srv/big disk", "tmpfs", False)
 
 
 def test_the_newest_kernel() -> None:
@@ -111,14 +113,17 @@ def test_who_put_a_toolkit_there(tmp_path: Path) -> None:
     (lists / "cuda-nvcc-13-0.list").write_text("/.\n/usr/local/cuda-13.0/bin/nvcc\n")
     a_toolkit(tmp_path / "opt/cuda-13.1", "13.1")
     own = a_toolkit(tmp_path / "store/toolkits/abc")
+    env = tmp_path / "env"
+    a_toolkit(env / "lib/python3.12/site-packages/nvidia/cu13", "13.2")
     found = toolkits.read_toolkits(
-        {"PATH": ""}, run_query, store_toolkits=tmp_path / "store/toolkits", system=tmp_path
+        {"PATH": ""}, run_query, venv=env, store_toolkits=tmp_path / "store/toolkits", system=tmp_path
     ).toolkits
     said = {Path(each.facts.home).name: each.manager for each in found}
     assert said == {
         "cuda-12.8": "runfile",
         "cuda-13.0": "dpkg: cuda-nvcc-13-0",
         "cuda-13.1": "",
+        "cu13": "wheels",
         own.name: "crossgrade",
     }
     assert all(each.facts.newest_gcc == 15 for each in found)
@@ -160,7 +165,7 @@ def test_git_status_of_a_checkout() -> None:
     status = (
         "# branch.oid 0123456789abcdef0123456789abcdef01234567\0# branch.head main\0"
         "1 .M N... 100644 100644 100644 aaaa bbbb python/a file.py\0"
-        "2 R. N... 100644 100644 100644 aaaa aaaa R100 new.py\0old.py\0"
+        "2 R. N... 100644 100644 100644 aaaa aaaa R100 new.py\0? old.py\0"
         "u UU N... 100644 100644 100644 100644 a b c both.py\0"
         "? notes.txt\0"
     )
