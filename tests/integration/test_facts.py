@@ -375,3 +375,40 @@ def test_what_a_real_systemd_says_of_units(tmp_path: Path) -> None:
         assert int(shown["sglang.service"]["MainPID"]) > 1
         assert (shown["idle.service"]["ActiveState"], shown["idle.service"]["MainPID"]) == ("inactive", "0")
         assert shown["gone.service"]["UnitFileState"] == ""
+
+
+AS_NOBODY = """\
+import json, os, sys
+from pathlib import Path
+from crossgrade.facts.server import Server
+closed = sys.argv[1]
+places = {"PATH": f"{closed}/bin:/usr/bin", "CUDA_HOME": f"{closed}/cuda", "LD_LIBRARY_PATH": f"{closed}/lib"}
+def look():
+    environment = {**places, "HOME": f"{closed}/home"}
+    return Server(venv=Path(f"{closed}/env"), root=Path(f"{closed}/root"), environment=environment).to_json()
+if os.geteuid() == 0:
+    look()  # imports what is imported late: the Python of these tests may lie in root's own folder
+    os.setegid(65534)
+    os.seteuid(65534)
+json.dump(look(), sys.stdout)
+"""
+
+
+def test_what_may_not_be_read_is_said(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    for name in ("bin", "cuda/bin", "lib", "env/conda-meta", "root/store/toolkits/a/bin", "home"):
+        (closed / name).mkdir(parents=True)
+    closed.chmod(0o000)
+    try:
+        argv = [sys.executable, "-c", AS_NOBODY, str(closed)]
+        answer = subprocess.run(argv, check=False, capture_output=True, text=True)
+    finally:
+        closed.chmod(0o700)
+    assert answer.returncode == 0, answer.stderr
+    said = json.loads(answer.stdout)
+    assert said["toolkits"]["problems"] == [f"CUDA_HOME: {closed}/cuda: Permission denied"]
+    assert said["venv"]["kind"] == ""
+    assert said["venv"]["unknown"]
+    if os.geteuid() == 0:  # then this test's own process is somebody else's
+        assert said["holders"]["hidden"] > 0
+        assert "could not be looked into; root can" in said["holders"]["unknown"]["holders"]

@@ -26,7 +26,7 @@ from crossgrade.facts.gpus import (
     with_links,
 )
 from crossgrade.facts.nvml import parse_answer
-from crossgrade.facts.text import lines_of, text_of
+from crossgrade.facts.text import is_there, lines_of, text_of
 from crossgrade.inspect.machine import NO_DRIVER, parse_gpu_information, parse_gpu_query
 from crossgrade.inspect.query import Runner, programs_on_path
 from crossgrade.process import Completed, StartError
@@ -234,7 +234,7 @@ def _nvml_library(environment: Mapping[str, str], system: Path) -> str | None:
     if cached:
         places.append(system / cached.lstrip("/"))
     places += [system / folder / _NVML for folder in _NVML_FOLDERS]
-    found = next((place for place in places if place.is_file()), None)
+    found = next((place for place in places if is_there(place)), None)
     return os.path.realpath(found) if found else None
 
 

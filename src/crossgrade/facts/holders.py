@@ -145,7 +145,12 @@ def _sights(proc: Path) -> Iterator[ProcessSight]:
     for folder in proc.iterdir():
         if folder.name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError, NotADirectoryError):
-                if arguments := _words(folder / "cmdline"):  # kernel threads have none
+                try:
+                    arguments = _words(folder / "cmdline")
+                except PermissionError:  # /proc is mounted with hidepid=1
+                    yield ProcessSight(int(folder.name), (), hidden=True)
+                    continue
+                if arguments:  # kernel threads have none
                     yield _sight(folder, arguments)
 
 

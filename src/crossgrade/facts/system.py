@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossgrade.facts.text import lines_of, text_of
+from crossgrade.facts.text import is_there, lines_of, text_of
 from crossgrade.inspect.machine import glibc_version, newest_version, parse_meminfo, parse_os_release, standard_library
 from crossgrade.places import nearest_existing
 
@@ -183,7 +183,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _kernels(system: Path) -> list[Path]:
     """Modules that a kernel in /boot goes with; a folder of modules alone is what a removed package leaves."""
-    return [path for path in (system / "lib/modules").glob("*") if (system / "boot" / f"vmlinuz-{path.name}").exists()]
+    return [path for path in (system / "lib/modules").glob("*") if is_there(system / "boot" / f"vmlinuz-{path.name}")]
 
 
 def _reboot(system: Path, running: str, newest: str | None) -> tuple[str, ...]:
@@ -209,7 +209,11 @@ def _disks(places: Sequence[Path], system: Path, unknown: dict[str, str]) -> tup
     mounts = parse_mounts(text_of(system / "proc/mounts"))
     kept: dict[tuple[str, str, str, bool], list[str]] = {}
     for place in places:
-        real = os.path.realpath(nearest_existing(place.absolute()))
+        try:
+            real = os.path.realpath(nearest_existing(place.absolute()))
+        except OSError as error:  # a folder on the way may not be entered
+            unknown["disks"] = f"{place}: {error.strerror}"
+            continue
         mount = mount_of(real, mounts)
         if mount is None:
             unknown["disks"] = f"/proc/mounts names nothing that {real} is on"
@@ -241,7 +245,7 @@ def _cuda_driver_libraries(environment: Mapping[str, str], system: Path) -> tupl
         places.append((system / cached.lstrip("/"), "ld.so.cache"))
     found = []
     for path, origin in places:
-        if path.exists():
+        if is_there(path):
             target = os.path.realpath(path)
             match = _LIBCUDA_VERSION.search(target)
             found.append(CudaDriverLibrary(str(path), target, match[1] if match else None, origin))

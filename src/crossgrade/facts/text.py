@@ -16,6 +16,15 @@ def text_of(path: Path) -> str:
         return ""
 
 
+def is_there(path: Path) -> bool:
+    """Whether a path leads to something; False too where a folder on the way may not be entered."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
 def lines_of(text: str) -> list[str]:
     """The lines with something on them, without the space around."""
     return [line.strip() for line in text.splitlines() if line.strip()]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossgrade.facts.text import text_of
+from crossgrade.facts.text import is_there, text_of
 from crossgrade.inspect.dists import UnreadableEnvironmentError, site_packages
 from crossgrade.inspect.query import Runner, programs_on_path
 from crossgrade.inspect.toolkit import ToolkitError, ToolkitFacts, home_of, read_toolkit
@@ -79,6 +79,9 @@ def read_toolkits(
         except ToolkitError as error:
             problems.append(f"{origins[real][0]}: {error.message}")
             continue
+        except OSError as error:  # a folder on the way may not be entered
+            problems.append(f"{origins[real][0]}: {home}: {error.strerror}")
+            continue
         found.append(
             InstalledToolkit(facts, tuple(origins[real]), _manager(Path(real), store_toolkits, system, runner))
         )
@@ -99,17 +102,20 @@ def _places(
     yield from ((str(place), place) for place in local if _has_nvcc(place))
     if venv is not None:
         yield from ((f"venv ({place})", place) for place in _in_environment(venv) if _has_nvcc(place))
-    if store_toolkits is not None and store_toolkits.is_dir():
-        candidates = [place for folder in sorted(store_toolkits.iterdir()) for place in (folder, *_below(folder))]
+    if store_toolkits is not None:
+        candidates = [place for folder in _below(store_toolkits) for place in (folder, *_below(folder))]
         yield from ((f"store ({place})", place) for place in candidates if _has_nvcc(place))
 
 
 def _below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:
+        return []
 
 
 def _has_nvcc(home: Path) -> bool:
-    return (home / "bin/nvcc").exists()
+    return is_there(home / "bin/nvcc")
 
 
 def _in_environment(venv: Path) -> Iterator[Path]:
@@ -117,7 +123,7 @@ def _in_environment(venv: Path) -> Iterator[Path]:
     yield venv
     try:
         nvidia = site_packages(venv) / "nvidia"
-    except UnreadableEnvironmentError:
+    except (UnreadableEnvironmentError, OSError):  # facts.venv says why
         return
     yield nvidia / "cu13"
     yield nvidia / "cuda_nvcc"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossgrade.facts.text import text_of
+from crossgrade.facts.text import is_there, text_of
 from crossgrade.inspect.dists import (
     InstalledDist,
     UnreadableEnvironmentError,
@@ -123,18 +123,19 @@ def parse_status(text: str) -> tuple[str, str, tuple[str, ...], int]:
 def read_venv(path: Path, environment: Mapping[str, str], runner: Runner) -> VenvFacts:
     """Read an environment. What is no environment has an empty `kind`, and `unknown` says so."""
     configuration = path / "pyvenv.cfg"
-    conda = (path / "conda-meta").is_dir()
+    conda = is_there(path / "conda-meta")
     said = parse_configuration(text_of(configuration))
     if conda:
         said = VenvConfiguration("conda", _conda_version(path), said.python, said.base, False)
-    elif not configuration.is_file():
+    elif not is_there(configuration):
         said = VenvConfiguration("system", "", None, None, False)
     try:
         site = site_packages(path)
         installed = installed_dists(path)
-    except UnreadableEnvironmentError as error:
-        kind = said.kind if conda or configuration.is_file() else ""
-        return VenvFacts(str(path), kind, said.maker, said.python, said.base, unknown={"dists": error.message})
+    except (UnreadableEnvironmentError, OSError) as error:
+        kind = said.kind if conda or is_there(configuration) else ""
+        why = error.message if isinstance(error, UnreadableEnvironmentError) else f"{path}: {error.strerror}"
+        return VenvFacts(str(path), kind, said.maker, said.python, said.base, unknown={"dists": why})
     dists = tuple(Dist(dist.name, dist.version, installer(dist)) for dist in installed)
     installers: dict[str, int] = {}
     for dist in dists:
@@ -171,8 +172,8 @@ def _checkouts(dists: tuple[InstalledDist, ...], environment: Mapping[str, str],
 
 
 def _checkout(dist: str, path: Path, environment: Mapping[str, str], runner: Runner) -> Checkout:
-    if not path.is_dir():
-        return Checkout(dist, str(path), problem="the folder is gone")
+    if not is_there(path):
+        return Checkout(dist, str(path), problem="the folder is gone, or may not be entered")
     programs = programs_on_path(environment.get("PATH", ""), "git")
     if not programs:
         return Checkout(dist, str(path), problem="git is not on PATH")

@@ -64,6 +64,6 @@ def programs_on_path(search_path: str, name: str) -> tuple[Path, ...]:
     found = []
     for directory in search_path.split(os.pathsep):
         program = Path(directory or ".") / name
-        if directory and program.is_file() and os.access(program, os.X_OK):
+        if directory and os.access(program, os.X_OK) and program.is_file():
             found.append(program)
     return tuple(found)
