@@ -109,7 +109,7 @@ def query() -> dict[str, Any]:
     def ask(name: str, question: Callable[[], Any]) -> Any:
         try:
             return question()
-        except nvml.NVMLError as error:
+        except (nvml.NVMLError, AttributeError) as error:  # older bindings lack newer names
             unknown.setdefault(name, f"NVML: {error}")
             return None
 
