@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     DONE = 0
     NOTHING_CHANGED = 1  # an error before anything was changed
     FAILED = 2  # a task or gate failed; the working environment is active
+    WOULD_FAIL = 3  # `plan --deep`: a gate would fail; nothing was changed
     UNREACHABLE = 4  # a host is unreachable or the playbook cannot be read
     WRONG_OPTIONS = 5
     ROLLBACK_FAILED = 6
@@ -76,6 +77,10 @@ class TaskError(CrossgradeError, RuntimeError):
     """A task could not do its work; the engine turns this into a failed task."""
 
     exit_code = ExitCode.FAILED
+
+
+class NotForeseenError(CrossgradeError, RuntimeError):
+    """A deep plan cannot say what a gate would say; the message says why."""
 
 
 class StoreError(CrossgradeError, RuntimeError):

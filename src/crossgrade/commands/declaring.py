@@ -30,6 +30,7 @@ _HELP = {
     "skip_tags": "No tasks with these tags.",
     "root": "Folder of the store (default: .crossgrade/PLAYBOOK, or crossgrade_root of the playbook).",
     "check": "Change nothing: for upgrade the same as `plan`, for restore only check the archive.",
+    "deep": "Also judge the gates that only read files, on what the lock would install. May download wheels.",
     "diff": "Show before and after of what changes.",
     "verbose": "More output; -vv and -vvv for still more.",
     "json": "One JSON event per line on stdout; text for people goes to stderr.",

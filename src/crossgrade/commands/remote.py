@@ -82,7 +82,9 @@ def remote_command(options: Mapping[str, Any], prepared: Prepared, host: Host) -
         argv += ["--root", options["root"]]
     if request.confirm_within is not None:
         argv += ["--confirm-within", str(request.confirm_within)]
-    argv += [f"--{name.replace('_', '-')}" for name in ("resume", "yes", "detailed_exitcode") if options.get(name)]
+    argv += [
+        f"--{name.replace('_', '-')}" for name in ("resume", "yes", "detailed_exitcode", "deep") if options.get(name)
+    ]
     return argv
 
 

@@ -10,7 +10,7 @@ from crossgrade.commands.declaring import PLAY, STORE, command, leave, options_o
 
 
 @command("plan", PLAY)
-def plan(context: Context, out: str = "", **shared: Any) -> None:
+def plan(context: Context, out: str = "", deep: bool = False, **shared: Any) -> None:
     """Say exactly what `upgrade` would do. Changes nothing."""
     from crossgrade.commands.upgrading import plan_command
 

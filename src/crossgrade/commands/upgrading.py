@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossgrade.commands.common import agreed, guarded, people, request_from
 from crossgrade.commands.run_output import RunOutput
@@ -28,6 +29,9 @@ from crossgrade.report.run_log import RunLog
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line, plan_lines
 from crossgrade.store.lock import read_holder
+
+if TYPE_CHECKING:
+    from crossgrade.engine.deep import Foresight
 
 Options = Mapping[str, Any]
 
@@ -81,8 +85,9 @@ def _plan(options: Options, request: Request) -> int:
     if options["json"]:
         listeners += (JsonLines(sys.stdout),)
     events = Events("localhost", listeners)
-    planning = make_plan(prepared, events, plan_basis, notes=_notes(request))
-    terminal.close()
+    with _foresight(options, request, events) as foresight:
+        planning = make_plan(prepared, events, plan_basis, notes=_notes(request), foresight=foresight)
+        terminal.close()
     events.emit("plan", plan=planning.plan.to_json())
     _show_plan(terminal, planning.plan, options)
     if planning.failure:
@@ -91,9 +96,34 @@ def _plan(options: Options, request: Request) -> int:
         save_plan(planning.plan, Path(options["out"]).expanduser())
         again = " and the same -e options" if request.extra_vars else ""
         terminal.write([Line(f"Saved: carry it out with `crossgrade upgrade --plan {options['out']}`{again}.")])
+    if planning.plan.would_fail:
+        first = planning.plan.would_fail[0]
+        text = f"upgrade would fail at {first.name!r}, and roll back; {len(planning.plan.would_fail)} in all. "
+        terminal.write([Line(f"{text}Nothing was changed.", "failed")])
+        return ExitCode.WOULD_FAIL
     if options["detailed_exitcode"] and planning.plan.has_work:
         return 2
     return ExitCode.DONE
+
+
+@contextmanager
+def _foresight(options: Options, request: Request, events: Events) -> Iterator[Foresight | None]:
+    """What `--deep` looks through, with its temporary folder; None without it."""
+    if not options.get("deep"):
+        yield None
+        return
+    from crossgrade.engine.deep import Foresight
+    from crossgrade.engine.interrupt import interruptible
+    from crossgrade.engine.space import IGNORE
+    from crossgrade.store.scratch import scratch
+
+    with interruptible(), scratch() as folder:
+        yield Foresight(
+            folder,
+            lambda message: events.emit("task_progress", task="", message=message),
+            lambda message: events.emit("warning", message=f"--deep: {message}"),
+            ignore_space=bool(request.extra_vars.get(IGNORE)),
+        )
 
 
 def _plan_progress(terminal: Terminal) -> Listener:
@@ -130,6 +160,13 @@ def _upgrade(options: Options) -> int:
     saved = load_plan(Path(options["plan"]).expanduser()) if options["plan"] else None
     if saved is not None:  # a plan knows what it is for; extra variables it does not keep, they may be secret
         options = {**options, "playbook": options["playbook"] or saved.playbook, "root": options["root"] or saved.root}
+        if saved.would_fail:
+            gate = saved.would_fail[0]
+            reason = gate.foreseen.reason if gate.foreseen else ""
+            raise CrossgradeError(
+                f"the saved plan says that {gate.name!r} would fail: {reason}",
+                remedy="Mend the cause and make a new plan with `crossgrade plan --deep -o FILE`.",
+            )
     request = request_from(options, "upgrade")
     if options["check"]:
         return _plan(options, request.with_command("plan"))

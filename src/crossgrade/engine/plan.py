@@ -25,8 +25,28 @@ ACTIVE: tuple[Action, ...] = ("change", "check", "may change")
 
 
 @dataclass(frozen=True)
+class Foreseen:
+    """What a gate would say, found by a deep plan. `verdict` is as a gate gives it, None when there is none.
+
+    `tolerated` says why a failure would not end the run, "" when it would.
+    """
+
+    outcome: Literal["would pass", "would fail", "not run"]
+    reason: str
+    verdict: Mapping[str, Any] | None = None
+    tolerated: str = ""
+
+    @property
+    def ends_the_run(self) -> bool:
+        return self.outcome == "would fail" and not self.tolerated
+
+
+@dataclass(frozen=True)
 class PlannedTask:
-    """One task (or one item of its loop) of a plan. `task` is the task's stable place in the playbook."""
+    """One task (or one item of its loop) of a plan. `task` is the task's stable place in the playbook.
+
+    `foreseen` is there in a deep plan only.
+    """
 
     task: str
     name: str
@@ -37,6 +57,7 @@ class PlannedTask:
     item: str = ""
     differences: tuple[Difference, ...] = ()
     place: str = ""
+    foreseen: Foreseen | None = None
 
     def matches(self, other: PlannedTask) -> bool:
         """Whether the same was foreseen as the other says."""
@@ -65,6 +86,11 @@ class SavedPlan:
     def has_work(self) -> bool:
         return any(task.action in ACTIVE for task in self.tasks)
 
+    @property
+    def would_fail(self) -> tuple[PlannedTask, ...]:
+        """The gates of which a deep plan knows that they would end the run."""
+        return tuple(task for task in self.tasks if task.foreseen is not None and task.foreseen.ends_the_run)
+
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self)}
 
@@ -86,10 +112,7 @@ def load_plan(path: Path) -> SavedPlan:
                 f"{path} is not a plan of this crossgrade: its schema is {value.get('schema')!r}, not {SCHEMA!r}",
                 remedy="Make a new one with `crossgrade plan -o FILE`.",
             )
-        tasks = tuple(
-            PlannedTask(**{**task, "differences": tuple(Difference(**item) for item in task["differences"])})
-            for task in value["tasks"]
-        )
+        tasks = tuple(map(_task, value["tasks"]))
         return SavedPlan(value["playbook"], value["root"], tasks, value["basis"], value["locks"], tuple(value["notes"]))
     except OSError as error:
         raise CrossgradeError(f"cannot read the plan {path}: {error.strerror}") from error
@@ -97,6 +120,12 @@ def load_plan(path: Path) -> SavedPlan:
         raise CrossgradeError(
             f"{path} is not a plan: {error}", remedy="Make one with `crossgrade plan -o FILE`."
         ) from error
+
+
+def _task(value: Mapping[str, Any]) -> PlannedTask:
+    differences = tuple(Difference(**item) for item in value["differences"])
+    foreseen = Foreseen(**value["foreseen"]) if value.get("foreseen") else None
+    return PlannedTask(**{**value, "differences": differences, "foreseen": foreseen})
 
 
 def changed_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

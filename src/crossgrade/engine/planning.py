@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossgrade.engine.events import Events
 from crossgrade.engine.plan import PlannedTask, SavedPlan
@@ -19,6 +19,9 @@ from crossgrade.errors import CrossgradeError
 from crossgrade.modules.contract import Lock
 from crossgrade.playbook.inventory import Host
 from crossgrade.playbook.model import Play
+
+if TYPE_CHECKING:
+    from crossgrade.engine.deep import Foresight
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,16 @@ def make_plan(
     *,
     locks: Mapping[str, Lock] | None = None,
     notes: tuple[str, ...] = (),
+    foresight: Foresight | None = None,
 ) -> Planning:
-    """Foresee what an upgrade would do. Reads only; writes nothing below the root."""
+    """Foresee what an upgrade would do. Reads only; writes nothing below the root.
+
+    With `foresight`, gates that only read files are judged too.
+    """
     request = prepared.request
     machine = Machine(request.store, prepared.playbook.directory, True, dict(locks or {}))
     machine.confirm_within = request.confirm_within
+    machine.foresight = foresight
     counts = Counts()
     tasks: list[PlannedTask] = []
     failure = ""

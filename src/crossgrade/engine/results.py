@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from crossgrade.engine.plan import Foreseen
 from crossgrade.modules.contract import Difference, Prediction
 
 Status = Literal["ok", "changed", "skipped", "failed", "ignored", "change", "check", "may change", "fails"]
@@ -17,7 +18,7 @@ class TaskResult:
     """The result of a task or of one item of its loop.
 
     `values` is what `register` sees beside the common keys. In a plan `known=False` says that the values
-    are only known after the run. `summary` is what was done, or will be.
+    are only known after the run. `summary` is what was done, or will be. `foreseen` is of a gate in a deep plan.
     """
 
     status: Status
@@ -35,6 +36,7 @@ class TaskResult:
     item: Any = None
     has_item: bool = False
     seconds: float = 0.0
+    foreseen: Foreseen | None = None
 
     def registered(self, loop_variable: str = "item") -> dict[str, Any]:
         """The value for `register`, with Ansible's common keys."""
@@ -56,6 +58,7 @@ class TaskResult:
             values={},
             differences=(),
             verdict=None,
+            foreseen=replace(self.foreseen, reason=HIDDEN, verdict=None) if self.foreseen else None,
             item="(hidden)" if self.has_item else None,
         )
 

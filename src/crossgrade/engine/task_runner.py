@@ -90,7 +90,10 @@ class TaskRunner:
         if self.files is None:
             self.machine.space += planned.space
         if module.effect != "reads" and (self.files is None or in_check_mode):
-            return _foreseen(module, planned, in_a_plan=self.files is None)
+            foreseen = None
+            if self.files is None and self.machine.foresight is not None:
+                foreseen = self.machine.foresight.look(module, arguments, planned, view)
+            return replace(_foreseen(module, planned, in_a_plan=self.files is None), foreseen=foreseen)
         context = self._context(task, name, view, hidden)
         outcome = module.apply(arguments, planned, context)
         result = _result(module, planned, outcome)

@@ -16,6 +16,7 @@ from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store
 
 if TYPE_CHECKING:
+    from crossgrade.engine.deep import Foresight
     from crossgrade.process import Completed
 
 
@@ -25,7 +26,7 @@ class Machine:
 
     `locks` maps the digest of a request to its lock. A saved plan brings its own, so that what was planned
     is what gets installed. `confirm_within` is seconds (`--confirm-within`), None without a limit. `space`
-    is what the changes of a plan will take.
+    is what the changes of a plan will take. `foresight` makes the plan a deep one.
     """
 
     store: Store
@@ -35,6 +36,7 @@ class Machine:
     predictions: dict[tuple[str, str], JSON] = field(default_factory=dict)
     confirm_within: int | None = None
     space: list[Space] = field(default_factory=list)
+    foresight: Foresight | None = None
 
     def predict(self, predictions: Sequence[Prediction]) -> None:
         for prediction in predictions:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crossgrade.engine.events import Events
-from crossgrade.engine.plan import Action, PlannedTask
+from crossgrade.engine.plan import Action, Foreseen, PlannedTask
 from crossgrade.engine.results import Counts, TaskResult, combine_loop, result_event
 from crossgrade.engine.retrying import attempts
 from crossgrade.engine.task_runner import TaskRunner
@@ -63,6 +63,7 @@ class Walk:
     _known: dict[str, Any] = field(default_factory=dict)
     _notified: list[str] = field(default_factory=list)
     _in_rescue: int = 0
+    _rescuable: int = 0
 
     @property
     def check_mode(self) -> bool:
@@ -103,8 +104,12 @@ class Walk:
                 self._task(step)
 
     def _block(self, block: Block) -> None:
+        self._rescuable += bool(block.rescue)
         try:
-            self._steps(block.block)
+            try:
+                self._steps(block.block)
+            finally:
+                self._rescuable -= bool(block.rescue)
         except HostFailed as failure:
             if not block.rescue:
                 raise
@@ -385,13 +390,23 @@ class Walk:
             action: Action = _FORESEEN.get(result.status, result.status)  # type: ignore[arg-type]  # the rest are Actions
             summary = shown.message if result.failed else "hidden by no_log" if hidden else shown.summary
             place = str(task.spot.place)
-            self.planned.append(
-                PlannedTask(task.uid, name, task.module, action, summary, self.host, item, shown.differences, place)
+            planned = PlannedTask(
+                task.uid, name, task.module, action, summary, self.host, item, shown.differences, place
             )
+            self.planned.append(replace(planned, foreseen=self._tolerating(task, templar, shown.foreseen)))
         else:
             self._compare(task, name, result, item, hidden=hidden)
         diff = None if task.diff is None else templar.boolean(task.diff, default=False, spot=task.spot)
         self.events.emit("task_result", **result_event(task.uid, name, task.module, shown, item, diff, hidden=hidden))
+
+    def _tolerating(self, task: Task, templar: Templar, foreseen: Foreseen | None) -> Foreseen | None:
+        """Say why the playbook would go on after what a gate would say, where it would."""
+        if foreseen is None or foreseen.outcome != "would fail":
+            return foreseen
+        why = "`rescue` takes it up" if self._rescuable else "`failed_when` decides" if task.failed_when else ""
+        if self._ignoring(task, templar, TaskResult("failed", failed=True)).status == "ignored":
+            why = "`ignore_errors` is set"
+        return replace(foreseen, tolerated=why)
 
     def _hidden(self, task: Task, templar: Templar) -> bool:
         try:

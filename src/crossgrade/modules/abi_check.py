@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from crossgrade.modules import gate
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Sight
 from crossgrade.playbook.arguments import argument
 
 if TYPE_CHECKING:
-    from crossgrade.gates.comparison import Working
+    from crossgrade.gates.verdict import Verdict
+    from crossgrade.inspect.native import NativeReport
 
 
 @dataclass(frozen=True)
@@ -61,34 +62,39 @@ def plan(arguments: Arguments, state: gate.GateState) -> Plan:
 
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
-    from crossgrade.gates.abi import judge_abi
-    from crossgrade.gates.comparison import compared
-    from crossgrade.inspect.native import inspect_native
+    verdict = _judge(arguments, gate.Present(context))
+    return gate.conclude(verdict, inspect(arguments, context.host), arguments.on_not_run, context)
 
-    state = inspect(arguments, context.host)
-    gate.refuse_unfinished(state.candidate)
-    environment = gate.program_environment(state.candidate, context.host)
-    context.progress(f"reading the native files of {state.candidate.title}")
-    report = inspect_native(
-        state.candidate.venv, library_path=gate.library_path(environment), preload=arguments.preload
-    )
+
+def foresee(arguments: Arguments, sight: Sight) -> Outcome:
+    return gate.outcome_of(_judge(arguments, sight), arguments.on_not_run)
+
+
+def _judge(arguments: Arguments, sight: Sight) -> Verdict:
+    from crossgrade.gates.abi import judge_abi
+    from crossgrade.gates.comparison import Working, compared
+
+    candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
+    report = _report(arguments, candidate, sight)
     verdict = judge_abi(report, ignore=arguments.ignore)
-    if arguments.compare_with is not None:
-        verdict = compared(verdict, report, _working(arguments, context))
-    return gate.conclude(verdict, state, arguments.on_not_run, context)
+    if arguments.compare_with is None:
+        return verdict
+    other = gate.find_candidate(arguments.compare_with, None, sight.host)
+    theirs = _report(arguments, other, sight)
+    return compared(verdict, report, Working(other.title, theirs, judge_abi(theirs, ignore=arguments.ignore)))
 
 
-def _working(arguments: Arguments, context: ApplyContext) -> Working:
-    from crossgrade.gates.abi import judge_abi
-    from crossgrade.gates.comparison import Working
+def _report(arguments: Arguments, candidate: gate.Candidate, sight: Sight) -> NativeReport:
     from crossgrade.inspect.native import inspect_native
 
-    candidate = gate.find_candidate(arguments.compare_with, None, context.host)
-    gate.refuse_unfinished(candidate)
-    context.progress(f"reading the native files of {candidate.title}")
-    environment = gate.program_environment(candidate, context.host)
-    report = inspect_native(candidate.venv, library_path=gate.library_path(environment), preload=arguments.preload)
-    return Working(candidate.title, report, judge_abi(report, ignore=arguments.ignore))
+    venv = sight.venv(candidate.venv, candidate.generation)
+    environment = gate.program_environment(candidate, sight.host)
+    sight.progress(f"reading the native files of {candidate.title}")
+    return inspect_native(
+        venv,
+        library_path=gate.library_path(environment, sight),
+        preload=[sight.now(place) if place.startswith("/") else place for place in arguments.preload],
+    )
 
 
 MODULE = Module(
@@ -98,5 +104,6 @@ MODULE = Module(
     inspect=inspect,
     plan=plan,
     apply=apply,
+    foresee=foresee,
     summary="Gate: every library, version and symbol that native files need is there.",
 )

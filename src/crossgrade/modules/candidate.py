@@ -161,6 +161,7 @@ def plan(state: State) -> Plan:
         predicts=(Prediction("generation", str(state.number), _as_json(generation)),),
         payload={"state": state, "recipe": recipe},
         space=(Space(state.store.venv(state.number), state.bytes, f"generation {state.number}"),),
+        venv=state.store.venv(state.number),
     )
 
 

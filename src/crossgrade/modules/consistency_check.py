@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from crossgrade.modules import gate
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Sight
 from crossgrade.playbook.arguments import argument
+
+if TYPE_CHECKING:
+    from crossgrade.gates.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -38,17 +41,25 @@ def plan(arguments: Arguments, state: gate.GateState) -> Plan:
 
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+    verdict = _judge(arguments, gate.Present(context))
+    return gate.conclude(verdict, inspect(arguments, context.host), arguments.on_not_run, context)
+
+
+def foresee(arguments: Arguments, sight: Sight) -> Outcome:
+    return gate.outcome_of(_judge(arguments, sight), arguments.on_not_run)
+
+
+def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.consistency import judge_consistency
     from crossgrade.inspect.dists import installed_dists
     from crossgrade.inspect.ownership import conflicts
     from crossgrade.inspect.requirements import unmet
 
-    state = inspect(arguments, context.host)
-    gate.refuse_unfinished(state.candidate)
-    context.progress(f"reading the records of {state.candidate.title}")
-    venv = state.candidate.venv
-    verdict = judge_consistency(conflicts(venv), unmet(venv), ignore=arguments.ignore, dists=len(installed_dists(venv)))
-    return gate.conclude(verdict, state, arguments.on_not_run, context)
+    candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
+    venv = sight.venv(candidate.venv, candidate.generation)
+    sight.progress(f"reading the records of {candidate.title}")
+    count = len(installed_dists(venv))
+    return judge_consistency(conflicts(venv), unmet(venv), ignore=arguments.ignore, dists=count)
 
 
 MODULE = Module(
@@ -58,5 +69,6 @@ MODULE = Module(
     inspect=inspect,
     plan=plan,
     apply=apply,
+    foresee=foresee,
     summary="Gate: no dist has overwritten another's files, and every requirement is met.",
 )

@@ -69,7 +69,7 @@ class Change:
     """What a module would do. `values` is the result that `register` sees; in a plan, as predicted.
 
     With `values_known=False` the result is only known after the run (the output of a command): in a plan,
-    whatever depends on it is shown as `may change`.
+    whatever depends on it is shown as `may change`. `venv` is the virtual environment that the change makes.
     """
 
     summary: str
@@ -79,6 +79,7 @@ class Change:
     predicts: tuple[Prediction, ...] = ()
     payload: Mapping[str, Any] = field(default_factory=dict)
     space: tuple[Space, ...] = ()
+    venv: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -274,9 +275,48 @@ class ApplyContext(Protocol):
         ...
 
 
+class Sight(Protocol):
+    """What a gate that only reads files looks through: at environments as they are or, in a deep plan, will be.
+
+    There an environment that a run would make lies in a temporary folder. Nothing is executed from it.
+    """
+
+    @property
+    def host(self) -> HostView: ...
+
+    def venv(self, path: Path, generation: Generation | None) -> Path:
+        """Where the files of the venv at `path` lie. Raises NotForeseenError, or TaskError for what may not be used."""
+        ...
+
+    def now(self, path: str) -> str:
+        """Where something lies that will be at `path` (a folder of LD_LIBRARY_PATH). Raises NotForeseenError."""
+        ...
+
+    def progress(self, message: str) -> None: ...
+
+
+class Laying(Protocol):
+    """What a module may do beside reading while it lays out an environment for a deep plan."""
+
+    @property
+    def host(self) -> HostView: ...
+
+    def progress(self, message: str) -> None: ...
+
+    def fetching(self, message: str) -> None:
+        """Tell people what is about to be downloaded."""
+        ...
+
+    def require(self, space: Sequence[Space]) -> None:
+        """Raises NotForeseenError when a filesystem has less room than that."""
+        ...
+
+
 Inspect = Callable[[ArgumentsT, HostView], StateT]
 Planner = Callable[[ArgumentsT, StateT], Plan]
 Apply = Callable[[ArgumentsT, Change, ApplyContext], Outcome]
+Foresee = Callable[[ArgumentsT, Sight], Outcome]
+LayOut = Callable[[Change, Path, Laying], "tuple[str, ...]"]
 Undo = Callable[[Mapping[str, JSON], ApplyContext], str]
 Complete = Callable[[Mapping[str, JSON], ApplyContext], "str | None"]
 
@@ -300,6 +340,10 @@ class Module(Generic[ArgumentsT, StateT]):
 
     `proves_itself=False` is for modules whose change cannot be seen afterwards (`command`, `uri`): after all
     others, inspect and plan are run again and must find nothing left to do.
+
+    Two are for deep plans (`plan --deep`). `foresee` is of a gate that only reads files: what it would say, which is
+    kept nowhere. `lay_out` is of a module whose change makes a venv (`Change.venv`): it lays its files out at another
+    place, and returns in words what is missing there because only the run makes it. Raises NotForeseenError.
     """
 
     name: str
@@ -312,3 +356,5 @@ class Module(Generic[ArgumentsT, StateT]):
     complete: Complete = nothing_to_complete
     proves_itself: bool = True
     summary: str = ""
+    foresee: Foresee[ArgumentsT] | None = None
+    lay_out: LayOut | None = None

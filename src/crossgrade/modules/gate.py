@@ -18,7 +18,7 @@ from typing import Any, Literal
 from crossgrade.errors import TaskError
 from crossgrade.gates.verdict import Verdict
 from crossgrade.jsontype import JSON
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Outcome, Plan, Unchanged
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Outcome, Plan, Sight, Unchanged
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import generation_environment
 
@@ -99,6 +99,27 @@ def refuse_unfinished(candidate: Candidate) -> None:
         raise TaskError(f"{candidate.title} has no directory {candidate.venv}")
 
 
+@dataclass(frozen=True)
+class Present:
+    """A `Sight` of the environments as they are: what a run judges."""
+
+    context: ApplyContext
+
+    @property
+    def host(self) -> HostView:
+        return self.context.host
+
+    def venv(self, path: Path, generation: Generation | None) -> Path:
+        refuse_unfinished(Candidate(path, generation))
+        return path
+
+    def now(self, path: str) -> str:
+        return path
+
+    def progress(self, message: str) -> None:
+        self.context.progress(message)
+
+
 def program_environment(candidate: Candidate, host: HostView, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The whole environment for programs of a candidate: the task's, then the generation's, then `extra`.
 
@@ -118,9 +139,9 @@ def program_environment(candidate: Candidate, host: HostView, extra: Mapping[str
     return {**environment, **own, **(extra or {}), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def library_path(environment: Mapping[str, str]) -> list[str]:
-    """The directories of LD_LIBRARY_PATH, without empty entries: those stand for the working directory."""
-    return [entry for entry in environment.get("LD_LIBRARY_PATH", "").split(":") if entry]
+def library_path(environment: Mapping[str, str], sight: Sight) -> list[str]:
+    """Where the directories of LD_LIBRARY_PATH lie, without empty entries: those stand for the working directory."""
+    return [sight.now(entry) for entry in environment.get("LD_LIBRARY_PATH", "").split(":") if entry]
 
 
 def driver(named: str | None) -> str | None:
@@ -184,6 +205,11 @@ def conclude(verdict: Verdict, state: GateState, on_not_run: OnNotRun, context: 
         _passed_paths[state.key] = (_state_of_tree(candidate.venv), verdict)
     else:
         _passed_paths.pop(state.key, None)
+    return outcome_of(verdict, on_not_run)
+
+
+def outcome_of(verdict: Verdict, on_not_run: OnNotRun) -> Outcome:
+    """What a verdict means for the task. Pure."""
     not_run = verdict.outcome == "not run"
     message = verdict.reason
     if not_run:

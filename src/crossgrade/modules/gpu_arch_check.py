@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from crossgrade.modules import gate
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Sight
 from crossgrade.playbook.arguments import argument
+
+if TYPE_CHECKING:
+    from crossgrade.gates.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -60,20 +63,28 @@ def plan(arguments: Arguments, state: gate.GateState) -> Plan:
 
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+    verdict = _judge(arguments, gate.Present(context))
+    return gate.conclude(verdict, inspect(arguments, context.host), arguments.on_not_run, context)
+
+
+def foresee(arguments: Arguments, sight: Sight) -> Outcome:
+    return gate.outcome_of(_judge(arguments, sight), arguments.on_not_run)
+
+
+def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.gpu_arch import judge_gpu_arch
     from crossgrade.inspect.native import inspect_native
 
-    state = inspect(arguments, context.host)
-    gate.refuse_unfinished(state.candidate)
-    context.progress(f"reading the device code of {state.candidate.title}")
-    verdict = judge_gpu_arch(
-        inspect_native(state.candidate.venv),
+    candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
+    venv = sight.venv(candidate.venv, candidate.generation)
+    sight.progress(f"reading the device code of {candidate.title}")
+    return judge_gpu_arch(
+        inspect_native(venv),
         arguments.compute_capability,
         require=arguments.require or None,
         allow_ptx=arguments.allow_ptx,
         driver=gate.driver(arguments.driver),
     )
-    return gate.conclude(verdict, state, arguments.on_not_run, context)
 
 
 MODULE = Module(
@@ -83,5 +94,6 @@ MODULE = Module(
     inspect=inspect,
     plan=plan,
     apply=apply,
+    foresee=foresee,
     summary="Gate: there is device code for the GPU.",
 )

@@ -111,6 +111,7 @@ def plan(state: State) -> Plan:
         predicts=(Prediction("path", str(state.path), value),),
         payload={"state": state, "recipe": recipe},
         space=(Space(state.path, state.bytes, state.path.name),),
+        venv=state.path,
     )
 
 

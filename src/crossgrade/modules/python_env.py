@@ -13,12 +13,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from crossgrade.errors import TaskError
 from crossgrade.jsontype import JSON
 from crossgrade.modules import candidate, plain_env
 from crossgrade.modules.base import base_python, find_base
-from crossgrade.modules.contract import ApplyContext, Change, HostView, LockRequest, Module, Outcome, Plan
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Laying, LockRequest, Module, Outcome, Plan
 from crossgrade.modules.dists import parse_requirement
 from crossgrade.modules.extension_build import python_identity, python_program
 from crossgrade.modules.filling import Recipe
@@ -129,6 +130,15 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     return candidate.apply(state, recipe, change, context)
 
 
+def lay_out(change: Change, venv: Path, laying: Laying) -> tuple[str, ...]:
+    from crossgrade.modules.virtual_env import lay_out_recipe
+
+    state: State = change.payload["state"]
+    base = state.wanted.base if isinstance(state, candidate.State) else None
+    assert change.venv is not None  # noqa: S101 - each plan of this module that changes something makes a venv
+    return lay_out_recipe(change.payload["recipe"], base, (venv, change.venv), state.bytes, laying)
+
+
 def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     return plain_env.undo(record, context) if "path" in record else candidate.undo(record, context)
 
@@ -146,5 +156,6 @@ MODULE = Module(
     apply=apply,
     undo=undo,
     complete=complete,
+    lay_out=lay_out,
     summary="A venv from an exact, hashed lock: the candidate generation, or an ordinary one.",
 )

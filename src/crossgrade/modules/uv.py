@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from crossgrade.errors import TaskError
 from crossgrade.modules.contract import Lock, LockedDist, LockRequest
@@ -163,23 +163,40 @@ def resolve_lock(request: LockRequest, run: Run, environment: Mapping[str, str] 
 
 
 def wheel_bytes(request: LockRequest, lock: Lock, run: Run, environment: Mapping[str, str] = os.environ) -> int:
-    """About how many bytes the dists of a lock take when they are installed; 0 when the index does not say.
+    """About how many bytes the dists of a lock take when they are installed; 0 when the index does not say."""
+    return int(sum(wheel_sizes(request, lock, run, environment).values()) * unpacked_factor())
 
-    The sizes of the wheels are those that the index gives (PEP 751); what becomes of them is in `knowledge/space.yml`.
-    """
+
+def unpacked_factor() -> float:
+    """How many bytes on disk one byte of a wheel becomes (`knowledge/space.yml`)."""
     from crossgrade.knowledge import table
 
+    return float(str(table("space")[0]["factor"]))
+
+
+def wheel_sizes(
+    request: LockRequest, lock: Lock, run: Run, environment: Mapping[str, str] = os.environ
+) -> dict[str, int]:
+    """Normalized name → bytes of its largest wheel, as the index gives them (PEP 751); only of those that it knows."""
     with tempfile.TemporaryDirectory(prefix="crossgrade-sizes-") as name:
         locked = Path(name) / "locked.txt"
         locked.write_text(lock.text, encoding="utf-8")
         argv = [uv_program(), "pip", "compile", "--format", "pylock.toml", "--no-deps", "--quiet", "--no-header"]
         argv += ["--python", request.python, *index_options(request), str(locked)]
         completed = run(argv, environment=index_environment(environment), timeout=RESOLVE_SECONDS)
-    if not completed.succeeded:
-        return 0
-    offered = [line for line in completed.stdout.splitlines() if line.startswith("wheels = ")]
-    sizes = [max(map(int, re.findall(r"size = (\d+)", line)), default=0) for line in offered]
-    return int(sum(sizes) * float(str(table("space")[0]["factor"])))
+    return _stated_sizes(completed.stdout) if completed.succeeded else {}
+
+
+def _stated_sizes(pylock: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    name = ""
+    for line in pylock.splitlines():
+        key, _, value = line.partition(" = ")
+        if key == "name":
+            name = value.strip('"')
+        elif key == "wheels" and (sizes := re.findall(r"size = (\d+)", value)):
+            found[name] = max(map(int, sizes))
+    return found
 
 
 def is_transient(completed: Completed) -> bool:
@@ -301,18 +318,25 @@ def _version_in_url(url: str) -> str:
 # (measured with uv 0.13 on ext4), and then the venv and uv's cache are the same files: an edit in one, or a
 # `uv cache clean` and refill, would reach into a generation that is meant never to change. Where the
 # filesystem can share blocks (XFS, Btrfs), the kernel's copy does that by itself.
-_LINK_MODE = ("--link-mode", "copy")
+LinkMode = Literal["copy", "symlink"]
 
 
 def install_lock(
-    python: str, lock_file: Path, request: LockRequest, *, target: Path | None = None, compile_bytecode: bool = True
+    python: str,
+    lock_file: Path,
+    request: LockRequest,
+    *,
+    target: Path | None = None,
+    compile_bytecode: bool = True,
+    link_mode: LinkMode = "copy",
 ) -> list[str]:
     """The command that installs a lock file into the environment of `python`, or into the folder `target`.
 
     Every file is checked against its hash and nothing is added to what the lock names. The bytecode is
     compiled at once, so that no import writes into the environment later.
     """
-    argv = [uv_program(), "pip", "install", "--python", python, "--require-hashes", "--no-deps", *_LINK_MODE]
+    argv = [uv_program(), "pip", "install", "--python", python, "--require-hashes", "--no-deps"]
+    argv += ["--link-mode", link_mode]
     if compile_bytecode:
         argv.append("--compile-bytecode")
     if target is not None:
@@ -320,12 +344,20 @@ def install_lock(
     return [*argv, *index_options(request), "--requirements", str(lock_file)]
 
 
-def install_wheels(python: str, wheels: Sequence[Path], *, reinstall: bool = False) -> list[str]:
+def install_wheels(
+    python: str,
+    wheels: Sequence[Path],
+    *,
+    reinstall: bool = False,
+    compile_bytecode: bool = True,
+    link_mode: LinkMode = "copy",
+) -> list[str]:
     """The command that installs wheel files and nothing else; check their digests before.
 
     `reinstall` is for an environment that may hold other files under the same version.
     """
-    options = ["--no-deps", "--no-index", "--offline", *_LINK_MODE, "--compile-bytecode"]
+    options = ["--no-deps", "--no-index", "--offline", "--link-mode", link_mode]
+    options += ["--compile-bytecode"] if compile_bytecode else []
     options += ["--reinstall"] if reinstall else []
     return [uv_program(), "pip", "install", "--python", python, *options, *map(str, wheels)]
 

@@ -216,6 +216,18 @@ def confirmation_lines(confirmation: Mapping[str, Any]) -> Iterator[Line]:
         yield Line(f"  {text} goes back", "warning")
 
 
+def foreseen_lines(foreseen: Mapping[str, Any] | None, verbosity: int) -> Iterator[Line]:
+    """What a deep plan knows of a gate: its verdict beneath the task, with the evidence."""
+    if not foreseen:
+        return
+    outcome = foreseen["outcome"]
+    style = {"would pass": "ok", "would fail": "failed"}.get(outcome, "skipped")
+    tolerated = f" (the run goes on: {foreseen['tolerated']})" if foreseen["tolerated"] else ""
+    yield Line(f"      {outcome}: {foreseen['reason']}{tolerated}", style)
+    for line in verdict_lines(foreseen["verdict"], verbosity):
+        yield Line(f"    {line.text}", line.style)
+
+
 def plan_lines(plan: Mapping[str, Any], *, show_diff: bool = True, all_tasks: bool = False) -> Iterator[Line]:
     """A plan for people: what will change and what will be checked, in order; the rest only when asked for."""
     signs = {"change": "~", "check": "?", "may change": "±", "fails": "!", "ok": "=", "skipped": "-"}
@@ -229,6 +241,7 @@ def plan_lines(plan: Mapping[str, Any], *, show_diff: bool = True, all_tasks: bo
         yield Line(f"  {signs[action]} {task['name']}{item}", _STATUS_STYLE.get(action, ""))
         for line in str(task["summary"]).splitlines():
             yield Line(f"      {line}")
+        yield from foreseen_lines(task.get("foreseen"), verbosity=int(all_tasks))
         if show_diff:
             yield from difference_lines(task["differences"])
     counts = {action: sum(task["action"] == action for task in plan["tasks"]) for action in signs}

@@ -1,0 +1,136 @@
+"""An environment that does not exist yet, laid out in a temporary folder so that gates can read it.
+
+uv itself lays the lock out, as it would in a run, but by symbolic links into its cache: the stack of a server, 75,000
+files of 9.5 GB, in 2 seconds and without a copy of it. Not by hard links: they would need one filesystem, and would
+change the ctime of files that an adopted environment may share with the cache, and that its manifest has on record.
+
+What would have to be built first is not: nothing is executed for a plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from crossgrade.errors import NotForeseenError
+from crossgrade.modules import uv
+from crossgrade.modules.base import Base, base_bytes
+from crossgrade.modules.contract import Laying, Lock, LockRequest, Space
+from crossgrade.modules.filling import Recipe, counted
+from crossgrade.modules.wheels import WheelSource, verified
+from crossgrade.places import shown_bytes
+
+UV_SECONDS = 6 * 3600.0  # wheels of many gigabytes over a slow line
+# What uv says with -v of each dist of a lock that its cache does not hold
+_UNCACHED = re.compile(r"Identified uncached distribution: ([\w.-]+?)==")
+_WOULD_DOWNLOAD = re.compile(r"^Would download (\d+) package", re.MULTILINE)
+
+
+def lay_out_recipe(
+    recipe: Recipe, base: Base | None, place: tuple[Path, Path], size: int, laying: Laying
+) -> tuple[str, ...]:
+    """Lay out at the first path of `place` the venv that a run would make at the second; `size` bytes when installed.
+
+    Returns in words what lacks, because only the run builds it. Raises NotForeseenError, and StoreError for a wheel
+    that is not what was built.
+    """
+    venv, final = place
+    laying.require([Space(venv, int(size * _links_factor()), "links to the wheels of a deep plan")])
+    if base is None:
+        _must(laying, uv.make_venv(recipe.python, venv, recipe.prompt), {}, "make a venv")
+    else:
+        _clone(base, venv, final, laying)
+    python = str(venv / "bin" / "python")
+    text = uv.lock_without(recipe.lock.text, recipe.replaced())
+    if text:
+        _install_lock(uv.lock_of(text), recipe.request, venv, laying)
+    there = [wheel for wheel in recipe.wheels if wheel.file is not None]
+    if there:
+        argv = uv.install_wheels(
+            python, [verified(wheel) for wheel in there], reinstall=base is not None, compile_bytecode=False,
+            link_mode="symlink",
+        )  # fmt: skip
+        _must(laying, argv, {}, "lay out the wheels")
+    return tuple(f"{_name(wheel)} is built by this run" for wheel in recipe.wheels if wheel.file is None)
+
+
+def _name(wheel: WheelSource) -> str:
+    return wheel.name or f"the wheel {wheel.key[:8]}"
+
+
+def _links_factor() -> float:
+    from crossgrade.knowledge import table
+
+    return float(str(next(row for row in table("space") if row["of"] == "links")["factor"]))
+
+
+def _clone(base: Base, venv: Path, final: Path, laying: Laying) -> None:
+    """A real copy, as in a run: the next steps write into it, and a link would let them reach the original."""
+    from crossgrade.store.clone import clone_tree
+    from crossgrade.store.relocation import relocate
+    from crossgrade.store.scanning import count_files
+
+    source = next((Path(each) for each in base.places if Path(each).is_dir()), None)
+    if source is None:
+        raise NotForeseenError(f"generation {base.number}, which is to be cloned, is not there yet")
+    size = base_bytes(laying.host.store, base) or count_files(source)[1]
+    laying.require([Space(venv, size, f"a copy of generation {base.number}")])
+    laying.progress(f"copying generation {base.number} ({shown_bytes(size)})")
+    clone_tree(source.resolve(), venv, laying.progress)
+    relocate(venv, [Path(each) for each in base.places], final)
+
+
+def _install_lock(lock: Lock, request: LockRequest, venv: Path, laying: Laying) -> None:
+    python = str(venv / "bin" / "python")
+    lock_file = venv.with_name("lock.txt")
+    lock_file.write_text(lock.text, encoding="utf-8")
+    argv = uv.install_lock(python, lock_file, request, compile_bytecode=False, link_mode="symlink")
+    argv += ["--no-build"]
+    environment = uv.index_environment(laying.host.environment)
+    laying.progress(f"laying out {counted(len(lock.dists), 'dist')}")
+    run = laying.host.run
+    if run([*argv, "--offline"], environment=environment, timeout=UV_SECONDS).succeeded:
+        return
+    _announce(lock, request, argv, venv, laying)
+    _must(laying, argv, environment, "lay out the lock")
+
+
+def _announce(lock: Lock, request: LockRequest, argv: Sequence[str], venv: Path, laying: Laying) -> None:
+    """Say how much is fetched, and see that there is room for it. Raises NotForeseenError."""
+    run, environment = laying.host.run, uv.index_environment(laying.host.environment)
+    asked = run([*argv, "--dry-run", "--verbose"], environment=environment, timeout=uv.RESOLVE_SECONDS)
+    names, exact = uncached(asked.stderr, [dist.name for dist in lock.dists])
+    if not names:
+        return
+    sizes = uv.wheel_sizes(request, lock, run, laying.host.environment)
+    known = [sizes[name] for name in names if name in sizes]
+    told = counted(len(names), "wheel")
+    told += f", {shown_bytes(sum(known))}" if known else ", of a size that the index does not say"
+    told += (
+        f" and {counted(len(names) - len(known), 'more wheel')} of unknown size" if 0 < len(known) < len(names) else ""
+    )
+    laying.fetching(f"fetching {'' if exact else 'up to '}{told}, into uv's cache, where `upgrade` finds them")
+    cache = run([uv.uv_program(), "cache", "dir"])
+    place = Path(cache.stdout.strip()) if cache.succeeded else venv
+    laying.require([Space(place, int(sum(known) * uv.unpacked_factor()), "wheels in uv's cache")])
+
+
+def uncached(said: str, names: Sequence[str]) -> tuple[list[str], bool]:
+    """The dists that uv would fetch, from what a verbose dry run says; False with all of `names` when it is not clear.
+
+    The message for people and the one for developers must agree, for neither is a promise of uv's.
+    """
+    listed = sorted(set(_UNCACHED.findall(said)))
+    stated = _WOULD_DOWNLOAD.search(said)
+    if stated is None and not listed:
+        return ([], True) if "Would install" in said else (list(names), False)
+    if stated is not None and int(stated[1]) == len(listed):
+        return listed, True
+    return list(names), False
+
+
+def _must(laying: Laying, argv: Sequence[str], environment: Mapping[str, str], what: str) -> None:
+    completed = laying.host.run(argv, environment=environment, timeout=UV_SECONDS)
+    if not completed.succeeded:
+        raise NotForeseenError(f"uv could not {what}: {uv.explain(completed.stderr) or completed.outcome()}")
