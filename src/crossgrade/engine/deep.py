@@ -135,6 +135,19 @@ class _Sight:
             raise NotForeseenError(f"generation {generation.number} is still being built, or its build was interrupted")
         return path
 
+    def require_certain(self, venv: Path) -> None:
+        if venv not in self.seen.values():
+            return
+        from crossgrade.inspect.ownership import conflicts
+
+        # uv installs many wheels at once: of two that write one file, it is chance which comes last
+        contested = next(
+            (each for each in conflicts(venv) if each.agree is False and ".so" in Path(each.path).name), None
+        )
+        if contested is not None:
+            names = " and ".join(map(str, contested.dists))
+            raise NotForeseenError(f"{names} write {contested.path}, and only the run decides whose bytes stay")
+
     def _follow(self, path: Path) -> Path:
         """The path that people use leads to another generation once a task of the plan has activated it."""
         active, link = self.host.predicted("active", "active"), self.host.predicted("path", str(path))

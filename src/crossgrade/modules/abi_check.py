@@ -88,6 +88,7 @@ def _report(arguments: Arguments, candidate: gate.Candidate, sight: Sight) -> Na
     from crossgrade.inspect.native import inspect_native
 
     venv = sight.venv(candidate.venv, candidate.generation)
+    sight.require_certain(venv)
     environment = gate.program_environment(candidate, sight.host)
     sight.progress(f"reading the native files of {candidate.title}")
     return inspect_native(

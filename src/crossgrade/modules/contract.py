@@ -288,6 +288,10 @@ class Sight(Protocol):
         """Where the files of the venv at `path` lie. Raises NotForeseenError, or TaskError for what may not be used."""
         ...
 
+    def require_certain(self, venv: Path) -> None:
+        """Raises NotForeseenError when only the run decides whose native files lie in a laid-out venv."""
+        ...
+
     def now(self, path: str) -> str:
         """Where something lies that will be at `path` (a folder of LD_LIBRARY_PATH). Raises NotForeseenError."""
         ...

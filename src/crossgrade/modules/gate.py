@@ -113,6 +113,9 @@ class Present:
         refuse_unfinished(Candidate(path, generation))
         return path
 
+    def require_certain(self, venv: Path) -> None:
+        """What is there is certain."""
+
     def now(self, path: str) -> str:
         return path
 

@@ -77,6 +77,7 @@ def _judge(arguments: Arguments, sight: Sight) -> Verdict:
 
     candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
     venv = sight.venv(candidate.venv, candidate.generation)
+    sight.require_certain(venv)
     sight.progress(f"reading the device code of {candidate.title}")
     return judge_gpu_arch(
         inspect_native(venv),

@@ -10,6 +10,7 @@ What would have to be built first is not: nothing is executed for a plan.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def lay_out_recipe(
             link_mode="symlink",
         )  # fmt: skip
         _must(laying, argv, {}, "lay out the wheels")
+    _copy_programs(venv)
     return tuple(f"{_name(wheel)} is built by this run" for wheel in recipe.wheels if wheel.file is None)
 
 
@@ -79,6 +81,31 @@ def _clone(base: Base, venv: Path, final: Path, laying: Laying) -> None:
     laying.progress(f"copying generation {base.number} ({shown_bytes(size)})")
     clone_tree(source.resolve(), venv, laying.progress)
     relocate(venv, [Path(each) for each in base.places], final)
+
+
+def _copy_programs(venv: Path) -> None:
+    """Put real files in the place of links to programs that look for libraries beside themselves.
+
+    The kernel resolves the link to a program, so that $ORIGIN would be a folder of uv's cache. That of a library is the
+    folder that it was found in, link or not.
+    """
+    from crossgrade.inspect.elf import FileSource, UnreadableElfError, parse_elf
+    from crossgrade.inspect.environment import elf_files
+
+    interpreter = (venv / "bin" / "python").resolve()
+    for path in map(Path, elf_files(str(venv))):
+        if not path.is_symlink() or path.resolve() == interpreter:  # which is a link in a run, too
+            continue
+        try:
+            with FileSource(str(path)) as source:
+                elf = parse_elf(source)
+        except UnreadableElfError:
+            continue  # the gate says so
+        is_program = elf.kind == "executable" or elf.is_pie or elf.interpreter
+        if is_program and (elf.rpath or elf.runpath):
+            target = path.resolve()
+            path.unlink()
+            shutil.copy2(target, path)
 
 
 def _install_lock(lock: Lock, request: LockRequest, venv: Path, laying: Laying) -> None:
