@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import http.server
 import json
-from collections.abc import Callable, Mapping
+import os
+import threading
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +48,8 @@ class Server:
     @property
     def environment(self) -> dict[str, str]:
         cache = self.folder / "cache"
-        return {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(cache / "uv"), "XDG_CACHE_HOME": str(cache / "xdg")}
+        (cache / "tmp").mkdir(parents=True, exist_ok=True)
+        return {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(cache / "uv"), "TMPDIR": str(cache / "tmp")}
 
     def wheel(self, name: str, *files: Path, version: str = "1.0", requires: tuple[str, ...] = ()) -> None:
         content = {f"{name}/{file.name}": file.read_bytes() for file in files}
@@ -58,7 +64,7 @@ class Server:
         return crossgrade(command, *where, *arguments, environment={**self.environment, **environment})
 
     def left_over(self) -> list[str]:
-        return [path.name for path in (self.folder / "cache" / "xdg").rglob("deep-*")]
+        return [path.name for path in (self.folder / "cache" / "tmp").rglob("deep-*")]
 
 
 @pytest.fixture
@@ -236,18 +242,24 @@ def test_the_working_environment_is_compared_with_before_it_is_adopted(server: S
     assert without_time(upgrade.result("abi_check")["verdict"]) == without_time(found["verdict"])
 
 
-def test_a_clone_is_judged_with_what_it_keeps(server: Server) -> None:
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_clone_is_judged_with_what_it_keeps_and_gets(server: Server, mended: bool) -> None:
+    """What it keeps does not load, or comes in a version that does. Nothing of the original is touched meanwhile."""
     server.wheel("tiny_kernels", broken(server))
-    server.wheel("harmless")
     env = tiny_venv(server.root / "env", server.wheels / "tiny_kernels-1.0-py3-none-any.whl")
-    server.play({"venv_backup": {"path": str(env)}}, candidate("harmless", base="clone"), *gates())
+    whole = build(server.folder / "built" / "kernels.so", "void *PyInit_kernels(void) { return 0; }")
+    server.wheel("tiny_kernels", whole, version="2.0")
+    server.wheel("harmless")
+    asked = "tiny-kernels==2.0" if mended else "harmless"
+    server.play({"venv_backup": {"path": str(env)}}, candidate(asked, base="clone"), *gates())
     before = snapshot(server.root)
     plan = server.run("plan", "--deep", "--json")
-    assert plan.code == 3, plan.stderr
+    assert plan.code == (0 if mended else 3), plan.stderr
     assert snapshot(server.root) == before
-    found = foreseen(plan)["abi_check"]
     upgrade = server.run("upgrade", "--json")
-    assert without_time(upgrade.result("abi_check")["verdict"]) == without_time(found["verdict"])
+    for module in ("abi_check", "consistency_check") if mended else ("abi_check",):
+        found = foreseen(plan)[module]["verdict"]
+        assert without_time(upgrade.result(module)["verdict"]) == without_time(found)
 
 
 def test_a_saved_plan_keeps_the_verdict_and_is_not_carried_out(server: Server) -> None:
@@ -276,3 +288,75 @@ def test_what_cannot_be_laid_out_is_not_run(server: Server) -> None:
     assert plan.code == 0, plan.stderr
     assert set(outcomes(plan).values()) == {"not run"}
     assert "no-cache" in foreseen(plan)["abi_check"]["reason"]
+
+
+class Index(http.server.BaseHTTPRequestHandler):
+    """A package index of the wheels in `folder`: PEP 691, with the sizes of PEP 700 and the metadata of PEP 658."""
+
+    folder = Path()
+
+    def do_GET(self) -> None:
+        name = self.path.strip("/").rpartition("/")[2]
+        wheel = self.folder / name
+        found = [path for path in sorted(self.folder.glob("*.whl")) if path.name.startswith(name.replace("-", "_"))]
+        if wheel.is_file():
+            self.answer("application/zip", wheel.read_bytes())
+        elif name.endswith(".metadata"):
+            with zipfile.ZipFile(wheel.with_suffix("")) as archive:
+                place = next(each for each in archive.namelist() if each.endswith("/METADATA"))
+                self.answer("text/plain", archive.read(place))
+        elif found:
+            files = [
+                {
+                    "filename": path.name,
+                    "url": f"/files/{path.name}",
+                    "size": path.stat().st_size,
+                    "core-metadata": True,
+                    "hashes": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+                }
+                for path in found
+            ]
+            page = {"meta": {"api-version": "1.1"}, "name": name, "versions": ["1.0"], "files": files}
+            self.answer("application/vnd.pypi.simple.v1+json", json.dumps(page).encode())
+        else:
+            self.send_error(404)
+
+    def answer(self, kind: str, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def index(server: Server) -> Iterator[str]:
+    """Its URL."""
+    handler = type("Handler", (Index,), {"folder": server.wheels})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.server_address[1]}/simple"
+        listening.shutdown()
+        thread.join()
+
+
+def test_it_says_what_it_fetches_and_fetches_it_once(server: Server, index: str) -> None:
+    noise = server.folder / "built" / "noise"
+    noise.write_bytes(os.urandom(3_000_000))
+    server.wheel("tiny_kernels", noise)
+    task = {"requirements": ["tiny-kernels"], "index_url": index}
+    server.play({"name": "Candidate", "python_env": task, "register": "candidate"}, *gates())
+    online = {"UV_OFFLINE": "0", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    plan = server.run("plan", "--deep", "--json", **online)
+    assert plan.code == 0, plan.stderr
+    (said,) = [event["message"] for event in plan.of_kind("warning")]
+    assert "fetching 1 wheel, 3 MB" in said
+    assert outcomes(plan)["abi_check"] == "would pass"
+    again = server.run("plan", "--deep", "--json", **online)
+    assert again.code == 0
+    assert again.of_kind("warning") == []
+    assert outcomes(again) == outcomes(plan)

@@ -121,7 +121,7 @@ def test_the_virtual_environment_is_the_installed_one(
     place = tmp_path / "laid out" / "venv"
     place.parent.mkdir()
     began = time.perf_counter()
-    missing = lay_out_recipe(Recipe(request.python, request, lock, (), "venv"), None, (place, venv), 0, laying)
+    missing = lay_out_recipe(Recipe(request.python, request, lock, (), "venv"), None, place, 0, laying)
     laid = time.perf_counter() - began
     assert missing == ()
     assert laying.fetched == [], "everything is in the cache"

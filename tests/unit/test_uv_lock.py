@@ -24,6 +24,7 @@ from crossgrade.modules.uv import (
     parse_lock,
     resolution_error,
 )
+from crossgrade.modules.virtual_env import uncached
 from crossgrade.process import Completed
 
 
@@ -177,3 +178,56 @@ def test_uv_trusts_the_certificates_of_the_machine_unless_told_otherwise(
     assert uv.index_environment({"PIP_CERT": "/mine"})["SSL_CERT_FILE"] == "/mine"
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"):
         assert "SSL_CERT_FILE" not in uv.index_environment({name: "1"})
+
+
+# ---- what a deep plan would fetch, as uv 0.13 says it
+
+DRY_RUN = """\
+DEBUG Identified uncached distribution: six==1.17.0
+DEBUG Registry requirement already cached: idna==3.20
+Would download 1 package
+Would install 2 packages
+ + idna==3.20
+ + six==1.17.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "names", "exact"),
+    [
+        (DRY_RUN, ["six"], True),
+        (DRY_RUN.replace("uncached distribution", "unknown distribution"), ["idna", "six"], False),
+        (DRY_RUN.replace("download 1 package", "download 2 packages"), ["idna", "six"], False),
+        ("Resolved 2 packages in 51ms\nWould install 2 packages\n", [], True),
+        ("error: Failed to fetch", ["idna", "six"], False),
+    ],
+)
+def test_what_would_be_fetched(said: str, names: list[str], exact: bool) -> None:
+    assert uncached(said, ["idna", "six"]) == (names, exact)
+
+
+def test_the_sizes_of_wheels() -> None:
+    pylock = """\
+[[packages]]
+name = "only-source"
+version = "1"
+sdist = { url = "https://x/only-source-1.tar.gz", size = 7 }
+
+[[packages]]
+name = "two"
+version = "2"
+wheels = [{ url = "https://x/a.whl", size = 10 }, { url = "https://x/b.whl", size = 30 }]
+
+[[packages]]
+name = "unsaid"
+version = "3"
+wheels = [{ url = "https://x/c.whl" }]
+"""
+
+    def answers(code: int) -> Completed:
+        return Completed(("uv",), code, pylock, "", 0.1, timed_out=False)
+
+    lock = lock_of(LOCK)
+    request = LockRequest(("two",), "python3")
+    assert uv.wheel_sizes(request, lock, lambda *_, **__: answers(0)) == {"two": 30}
+    assert uv.wheel_sizes(request, lock, lambda *_, **__: answers(2)) == {}

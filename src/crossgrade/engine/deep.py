@@ -159,10 +159,9 @@ class _Sight:
             if path == str(venv) or path.startswith(f"{venv}/"):
                 return f"{place}{path.removeprefix(str(venv))}"
         toolkits = self.host.store.toolkit("any").parent
-        if Path(path).is_relative_to(toolkits):
-            digest = Path(path).relative_to(toolkits).parts[:1]
-            if digest and not (toolkits / digest[0]).is_dir():
-                raise NotForeseenError(f"the toolkit that {path} belongs to is installed by this run")
+        digest = path.removeprefix(f"{toolkits}/").partition("/")[0]
+        if path.startswith(f"{toolkits}/") and self.host.predicted("toolkit", digest) is not None:
+            raise NotForeseenError(f"the toolkit that {path} belongs to is installed by this run")
         return path
 
     def progress(self, message: str) -> None:

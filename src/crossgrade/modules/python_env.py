@@ -135,8 +135,7 @@ def lay_out(change: Change, venv: Path, laying: Laying) -> tuple[str, ...]:
 
     state: State = change.payload["state"]
     base = state.wanted.base if isinstance(state, candidate.State) else None
-    assert change.venv is not None  # noqa: S101 - each plan of this module that changes something makes a venv
-    return lay_out_recipe(change.payload["recipe"], base, (venv, change.venv), state.bytes, laying)
+    return lay_out_recipe(change.payload["recipe"], base, venv, state.bytes, laying)
 
 
 def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:

@@ -1,7 +1,7 @@
 """An environment that does not exist yet, laid out in a temporary folder so that gates can read it.
 
 uv itself lays the lock out, as it would in a run, but by symbolic links into its cache: the stack of a server, 75,000
-files of 9.5 GB, in 2 seconds and without a copy of it. Not by hard links: they would need one filesystem, and would
+files of 9.5 GB, in seconds and without a copy of it. Not by hard links: they would need one filesystem, and would
 change the ctime of files that an adopted environment may share with the cache, and that its manifest has on record.
 
 What would have to be built first is not: nothing is executed for a plan.
@@ -9,6 +9,7 @@ What would have to be built first is not: nothing is executed for a plan.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from crossgrade.errors import NotForeseenError
 from crossgrade.modules import uv
-from crossgrade.modules.base import Base, base_bytes
+from crossgrade.modules.base import Base
 from crossgrade.modules.contract import Laying, Lock, LockRequest, Space
 from crossgrade.modules.filling import Recipe, counted
 from crossgrade.modules.wheels import WheelSource, verified
@@ -28,31 +29,26 @@ _UNCACHED = re.compile(r"Identified uncached distribution: ([\w.-]+?)==")
 _WOULD_DOWNLOAD = re.compile(r"^Would download (\d+) package", re.MULTILINE)
 
 
-def lay_out_recipe(
-    recipe: Recipe, base: Base | None, place: tuple[Path, Path], size: int, laying: Laying
-) -> tuple[str, ...]:
-    """Lay out at the first path of `place` the venv that a run would make at the second; `size` bytes when installed.
+def lay_out_recipe(recipe: Recipe, base: Base | None, venv: Path, size: int, laying: Laying) -> tuple[str, ...]:
+    """Lay out at `venv`, which is not there yet, what a run would make; it takes `size` bytes when it is installed.
 
     Returns in words what lacks, because only the run builds it. Raises NotForeseenError, and StoreError for a wheel
     that is not what was built.
     """
-    venv, final = place
     laying.require([Space(venv, int(size * _links_factor()), "links to the wheels of a deep plan")])
     if base is None:
         _must(laying, uv.make_venv(recipe.python, venv, recipe.prompt), {}, "make a venv")
     else:
-        _clone(base, venv, final, laying)
-    python = str(venv / "bin" / "python")
+        _link_base(base, venv, laying)
     text = uv.lock_without(recipe.lock.text, recipe.replaced())
     if text:
-        _install_lock(uv.lock_of(text), recipe.request, venv, laying)
-    there = [wheel for wheel in recipe.wheels if wheel.file is not None]
+        _install_lock(uv.lock_of(text), recipe, venv, laying)
+    there = [verified(wheel) for wheel in recipe.wheels if wheel.file is not None]
     if there:
         argv = uv.install_wheels(
-            python, [verified(wheel) for wheel in there], reinstall=base is not None, compile_bytecode=False,
-            link_mode="symlink",
-        )  # fmt: skip
-        _must(laying, argv, {}, "lay out the wheels")
+            recipe.python, there, reinstall=base is not None, compile_bytecode=False, link_mode="symlink"
+        )
+        _must(laying, [*argv, "--prefix", str(venv)], {}, "lay out the wheels")
     _copy_programs(venv)
     return tuple(f"{_name(wheel)} is built by this run" for wheel in recipe.wheels if wheel.file is None)
 
@@ -67,20 +63,35 @@ def _links_factor() -> float:
     return float(str(next(row for row in table("space") if row["of"] == "links")["factor"]))
 
 
-def _clone(base: Base, venv: Path, final: Path, laying: Laying) -> None:
-    """A real copy, as in a run: the next steps write into it, and a link would let them reach the original."""
-    from crossgrade.store.clone import clone_tree
-    from crossgrade.store.relocation import relocate
-    from crossgrade.store.scanning import count_files
+def _link_base(base: Base, venv: Path, laying: Laying) -> None:
+    """The generation that is to be cloned, by links to its files.
 
+    What uv may write in place is copied (scripts, and what it says about dists), so that nothing reaches the original:
+    over a link of any other file it puts a new one, by a rename.
+    """
     source = next((Path(each) for each in base.places if Path(each).is_dir()), None)
     if source is None:
         raise NotForeseenError(f"generation {base.number}, which is to be cloned, is not there yet")
-    size = base_bytes(laying.host.store, base) or count_files(source)[1]
-    laying.require([Space(venv, size, f"a copy of generation {base.number}")])
-    laying.progress(f"copying generation {base.number} ({shown_bytes(size)})")
-    clone_tree(source.resolve(), venv, laying.progress)
-    relocate(venv, [Path(each) for each in base.places], final)
+    laying.progress(f"linking to the files of generation {base.number}")
+    source = source.resolve()
+    venv.mkdir(parents=True)
+    _link_folder(str(source), str(venv), str(source))
+
+
+def _link_folder(source: str, target: str, root: str) -> None:
+    copied = source in (root, f"{root}/bin") or source.endswith(".dist-info")
+    with os.scandir(source) as entries:
+        for entry in entries:
+            place = f"{target}/{entry.name}"
+            if entry.is_symlink():
+                aim = os.readlink(entry.path)  # noqa: PTH115 - as it was written
+                led = os.path.normpath(os.path.join(source, aim))  # noqa: PTH118 - strings, in bulk
+                os.symlink(aim if f"{led}/".startswith(f"{root}/") else led, place)  # noqa: PTH211
+            elif entry.is_dir():
+                os.mkdir(place)  # noqa: PTH102 - strings, in bulk
+                _link_folder(entry.path, place, root)
+            elif entry.is_file():
+                shutil.copy2(entry.path, place) if copied else os.symlink(entry.path, place)  # noqa: PTH211
 
 
 def _copy_programs(venv: Path) -> None:
@@ -108,18 +119,18 @@ def _copy_programs(venv: Path) -> None:
             shutil.copy2(target, path)
 
 
-def _install_lock(lock: Lock, request: LockRequest, venv: Path, laying: Laying) -> None:
-    python = str(venv / "bin" / "python")
+def _install_lock(lock: Lock, recipe: Recipe, venv: Path, laying: Laying) -> None:
+    """By the interpreter behind the venv, not by the venv's own: that would run what .pth files say."""
     lock_file = venv.with_name("lock.txt")
     lock_file.write_text(lock.text, encoding="utf-8")
-    argv = uv.install_lock(python, lock_file, request, compile_bytecode=False, link_mode="symlink")
-    argv += ["--no-build"]
+    argv = uv.install_lock(recipe.python, lock_file, recipe.request, compile_bytecode=False, link_mode="symlink")
+    argv += ["--no-build", "--prefix", str(venv)]
     environment = uv.index_environment(laying.host.environment)
     laying.progress(f"laying out {counted(len(lock.dists), 'dist')}")
     run = laying.host.run
     if run([*argv, "--offline"], environment=environment, timeout=UV_SECONDS).succeeded:
         return
-    _announce(lock, request, argv, venv, laying)
+    _announce(lock, recipe.request, argv, venv, laying)
     _must(laying, argv, environment, "lay out the lock")
 
 

@@ -96,7 +96,9 @@ def _task_result(event: Event, verbosity: int, show_diff: bool) -> Iterator[Line
         yield Line(json.dumps(data["values"], indent=2 if verbosity > 1 else None, default=str), "faint")
 
 
-def verdict_lines(verdict: Mapping[str, Any] | None, verbosity: int) -> Iterator[Line]:
+def verdict_lines(
+    verdict: Mapping[str, Any] | None, verbosity: int, complete: str = "the report has them all"
+) -> Iterator[Line]:
     """The evidence of a verdict: failures always, warnings too, notes only when asked for (-v)."""
     if not verdict:
         return
@@ -109,7 +111,7 @@ def verdict_lines(verdict: Mapping[str, Any] | None, verbosity: int) -> Iterator
             subject = f"{finding['subject']}: " if finding["subject"] and finding["subject"] not in message else ""
             yield Line(f"    {level}: {subject}{message}", style)
         if len(findings) > 12:
-            yield Line(f"    and {len(findings) - 12} more of this kind; the report has them all", "faint")
+            yield Line(f"    and {len(findings) - 12} more of this kind; {complete}", "faint")
 
 
 def difference_lines(differences: Sequence[Mapping[str, str]]) -> Iterator[Line]:
@@ -224,7 +226,7 @@ def foreseen_lines(foreseen: Mapping[str, Any] | None, verbosity: int) -> Iterat
     style = {"would pass": "ok", "would fail": "failed"}.get(outcome, "skipped")
     tolerated = f" (the run goes on: {foreseen['tolerated']})" if foreseen["tolerated"] else ""
     yield Line(f"      {outcome}: {foreseen['reason']}{tolerated}", style)
-    for line in verdict_lines(foreseen["verdict"], verbosity):
+    for line in verdict_lines(foreseen["verdict"], verbosity, "--json has them all"):
         yield Line(f"    {line.text}", line.style)
 
 

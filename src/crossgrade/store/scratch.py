@@ -14,20 +14,40 @@ from crossgrade.errors import CrossgradeError
 from crossgrade.store.layout import remove_path
 
 _LOCK = ".lock"
+_MEMORY = Path("/dev/shm")  # noqa: S108 - what lies there is in a folder that only its owner may enter
+_ROOM = 1 << 30
+_FILES = 300_000
 
 
 def scratch_root() -> Path:
-    """Where such folders lie: ``crossgrade/scratch`` below XDG_CACHE_HOME, or below ~/.cache."""
+    """Where such folders lie: below TMPDIR when it is set, else in memory where there is room, else below ~/.cache.
+
+    A hundred thousand links are quick to make anywhere; to remove them took 200 s on an ext4 that discards what it
+    frees, and 0.8 s in memory.
+    """
+    name = f"crossgrade-{os.geteuid()}"
+    if given := os.environ.get("TMPDIR", ""):
+        return Path(given) / name
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()) / "crossgrade" / "scratch"
+    below = (Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()) / "crossgrade" / "scratch"
+    try:
+        memory = os.statvfs(_MEMORY)
+        roomy = memory.f_bavail * memory.f_frsize >= _ROOM and memory.f_favail >= _FILES
+        if not roomy or not os.access(_MEMORY, os.W_OK):
+            return below
+        (_MEMORY / name).mkdir(mode=0o700, exist_ok=True)
+        _require_private(_MEMORY / name)
+    except (OSError, CrossgradeError):  # anybody may have made a folder of that name
+        return below
+    return _MEMORY / name
 
 
 @contextmanager
 def scratch(root: Path | None = None) -> Iterator[Path]:
     """An empty folder that only its owner may enter, below `root`.
 
-    Whose process has died is told by the kernel: it drops the lock on the folder's file. What such processes left is
-    removed first. Raises CrossgradeError when `root` belongs to somebody else, and OSError.
+    Whether a process lives is told by the kernel: it drops the lock on the folder's file with it. What dead ones left
+    is removed first. Raises CrossgradeError when `root` belongs to somebody else, and OSError.
     """
     root = root or scratch_root()
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,7 +68,9 @@ def scratch(root: Path | None = None) -> Iterator[Path]:
 def _require_private(root: Path) -> None:
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise CrossgradeError(f"{root} is not a folder of yours", remedy="Move it away, or set XDG_CACHE_HOME.")
+        raise CrossgradeError(
+            f"{root} is not a folder of yours", remedy="Move it away, or set TMPDIR to another place."
+        )
     root.chmod(0o700)
 
 
