@@ -282,5 +282,5 @@ def test_for_people(venv: Path, tmp_path: Path) -> None:
     assert "GPU: not run: none of 4 native files holds device code" in answer.stdout
     text = write(tmp_path / "text.so", "text")
     broken = crossgrade("inspect", text)
-    assert broken.code == 0
-    assert "0 native files" in broken.stdout
+    assert broken.code == 2
+    assert "text.so: cannot be read: invalid ELF header" in broken.stdout

@@ -80,7 +80,7 @@ def tree(root: Path) -> dict[str, tuple[int, int]]:
 
 def fatbin(architecture: int) -> bytes:
     """A container with one piece of machine code, laid out as nvcc writes it (see `inspect.fatbin`)."""
-    code = bytes(32 * 1024)
+    code = b"\x7fELF" + bytes(32 * 1024)
     entry = struct.pack("<HHIQIIHHIIIQQQ", 2, 0x101, 64, len(code), 0, 0, 0, 1, architecture, 0, 0, 0, 0, 0)
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(code)) + entry + code
 

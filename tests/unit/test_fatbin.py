@@ -20,7 +20,7 @@ def entry(
     kind: int,
     architecture: int,
     flags: int = 0x11,
-    payload: bytes = b"\0" * 64,
+    payload: bytes = b"",
     *,
     header_size: int = 64,
     version: tuple[int, int] = (9, 0),
@@ -29,6 +29,8 @@ def entry(
 ) -> bytes:
     """One entry as nvcc writes it; read from files of nvcc 12.8 and 13.0."""
     major, minor = version
+    if not payload:
+        payload = (b"\x28\xb5\x2f\xfd" if flags & ZSTD else b"\x7fELF").ljust(64, b"\0")
     fields = (
         kind,
         257,

@@ -35,8 +35,9 @@ def test_which_function_a_name_means(name: bytes, qualified: bytes) -> None:
 
 def test_the_same_function_with_other_types() -> None:
     others = [b"_ZN3c104cuda34c10_cuda_check_implementation_moreEi", b"_ZN3c104cuda5otherEi", b"malloc", OLD]
-    assert most_alike(OLD, [*others, NEW]) == (NEW,)
-    assert most_alike(b"malloc", [b"malloc2"]) == ()
+    assert most_alike({OLD: qualified_name(OLD)}, [*others, NEW]) == {OLD: (NEW,)}
+    assert most_alike({OLD: qualified_name(OLD)}, [OLD, *others]) == {}
+    assert most_alike({b"malloc": qualified_name(b"malloc")}, [b"malloc2"]) == {}
 
 
 def test_people_read_it_as_they_write_it() -> None:

@@ -75,7 +75,8 @@ def _inspect(options: Options) -> int:
         parse_compute_capability(options["for_"])  # a wrong one is said before anything is read
     driver = _driver(options)
     against = _environment(options["against"], "--against") if options["against"] else None
-    paths = [Path(path).expanduser().absolute() for path in options["path"]]
+    # Without "..", as the paths of the report: nothing could be said about a file that is not found in it.
+    paths = [Path(os.path.abspath(Path(path).expanduser())) for path in options["path"]]  # noqa: PTH100
     for path in paths:
         if not path.exists():
             raise CrossgradeError(f"there is no {path}")
@@ -86,7 +87,8 @@ def _inspect(options: Options) -> int:
         for subject in subjects:
             found.append(_look(subject, working, driver, options))
             if not options["json"]:
-                terminal.write(_lines(found[-1], verbose=options["verbose"] > 0))
+                lines = _lines(found[-1], verbose=options["verbose"] > 0)
+                terminal.write(replace(line, text=line.text.replace("\n", "\\n")) for line in lines)
     if options["json"]:
         sys.stdout.write(json.dumps({"schema": SCHEMA, "inspected": [each.to_json() for each in found]}) + "\n")
     return ExitCode.FAILED if any(each.failed for each in found) else ExitCode.DONE
@@ -128,10 +130,10 @@ def _subject(path: Path, against: Path | None) -> Subject:
         return Subject(str(path), path)
     home = next((folder for folder in path.parents if (folder / "pyvenv.cfg").is_file()), None)
     if home is not None and against in (None, home):
-        return Subject(str(path), home, frozenset({str(path)}))
+        return Subject(str(path), home, frozenset({str(path)}), (path,))
     if against is not None:
         return Subject(f"{path} in {against}", against, frozenset({str(path)}), (path,))
-    return Subject(str(path), path.parent, frozenset({str(path)}))
+    return Subject(str(path), path.parent, frozenset({str(path)}), (path,))
 
 
 # ---- looking and judging

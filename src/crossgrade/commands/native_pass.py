@@ -30,7 +30,7 @@ def main(listed: str) -> None:
                 if table is None or strings is None:
                     continue
                 entries = np.frombuffer(source.read(table.offset, table.size), dtype="<u4").reshape(-1, 6)
-                names = np.frombuffer(source.read(elf.offset_of(strings), elf.tag(_STRSZ) or 0), dtype="u1")
+                names = np.frombuffer(elf.read(source, strings, elf.tag(_STRSZ) or 0), dtype="u1")
                 symbols += len(entries)
                 (names == 0).nonzero()[0].searchsorted(entries[:, 0])  # where each name ends
         except UnreadableElfError:

@@ -1,7 +1,5 @@
 """Reading one ELF file as glibc's loader does: program headers, dynamic section, versions.
 
-Everything is read with `os.pread` in a few small pieces, so that a library of a gigabyte costs as much as one
-of a kilobyte, and a file that is cut short while it is read gives an error, not the SIGBUS of a mapping.
 Any input, however damaged, gives an `ElfFile` or an `UnreadableElfError`, in bounded time and memory.
 
 Sources: System V ABI, chapters 4 and 5 (headers, program loading, dynamic section); the Linux Standard Base,
@@ -13,11 +11,14 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Protocol
+from functools import lru_cache
 
-from crossgrade.errors import CrossgradeError
+from crossgrade.inspect.elf_source import BytesSource as BytesSource
+from crossgrade.inspect.elf_source import FileSource as FileSource
+from crossgrade.inspect.elf_source import Source as Source
+from crossgrade.inspect.elf_source import UnreadableElfError as UnreadableElfError
+from crossgrade.inspect.elf_source import beyond
+from crossgrade.inspect.elf_tags import check_tags
 
 MAGIC = b"\x7fELF"
 MACHINES = {3: "i386", 8: "mips", 20: "ppc", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86_64", 183: "aarch64"}
@@ -29,96 +30,33 @@ MAX_TABLE = 256 << 20
 MAX_DYNAMIC_ENTRIES = 1 << 16
 MAX_SECTIONS = 1 << 16
 MAX_NEEDED = 1 << 12
-MAX_VERSIONS = 1 << 14
+MAX_VERSIONS = 1 << 12
 MAX_NAME = 4096  # as long as a path may be
 MAX_SEARCH_PATH = 1 << 16
+MAX_SECTION_NAME = 64  # what is longer is cut; the names that are looked for are short
+MAX_MAPPED = 1 << 36  # the memory that one file may claim: 64 GiB
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH = 1, 5, 6, 10, 14, 15
-_DT_RUNPATH, _DT_FLAGS_1, _DT_VERDEF, _DT_VERDEFNUM = 29, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFD
-_DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+_DT_RUNPATH, _DT_FLAGS_1, _DT_VERDEF, _DT_VERNEED = 29, 0x6FFFFFFB, 0x6FFFFFFC, 0x6FFFFFFE
+_HOSTS = ("x86_64", "aarch64")  # code for GPUs has systems and versions of its own
+_CALLED = (12, 13)  # DT_INIT and DT_FINI
 _DF_1_NODEFLIB, _DF_1_PIE = 0x800, 0x08000000
 _VER_FLG_BASE, _VER_FLG_WEAK = 1, 2
 
 
-class UnreadableElfError(CrossgradeError, ValueError):
-    """The file cannot be read as an ELF file; `reason` is one line for people."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason, remedy="Install the package that owns the file again.")
-        self.reason = reason
-
-
-def _beyond(end: int, size: int) -> UnreadableElfError:
-    return UnreadableElfError(f"truncated: a part of it ends at {end} bytes, the file at {size}")
-
-
-class Source(Protocol):
-    """Bytes that can be read at any place."""
-
-    @property
-    def size(self) -> int:
-        """Length in bytes."""
-        ...
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Exactly ``size`` bytes from ``offset``; raises `UnreadableElfError` where they do not exist."""
-        ...
-
-
-class BytesSource:
-    """A source in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.size = len(data)
-
-    def read(self, offset: int, size: int) -> bytes:
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise _beyond(offset + size, self.size)
-        return self._data[offset : offset + size]
-
-
-class FileSource:
-    """An open file; use it in a `with` statement."""
-
-    def __init__(self, path: str | Path) -> None:
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise UnreadableElfError(f"cannot be opened: {error.strerror}") from error
-        self.size = os.fstat(self._descriptor).st_size
-
-    def read(self, offset: int, size: int) -> bytes:
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise _beyond(offset + size, self.size)
-        try:
-            data = os.pread(self._descriptor, size, offset)
-            while len(data) < size:
-                more = os.pread(self._descriptor, size - len(data), offset + len(data))
-                if not more:
-                    raise UnreadableElfError("the file was cut short while it was read")
-                data += more
-        except OSError as error:
-            raise UnreadableElfError(f"cannot be read: {error.strerror}") from error
-        return data
-
-    def __enter__(self) -> FileSource:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._descriptor)
-
-
 @dataclass(frozen=True)
 class Segment:
-    """One PT_LOAD: ``size`` bytes of the file at ``offset`` appear at ``address``."""
+    """One PT_LOAD: ``size`` bytes of the file at ``offset`` appear at ``address``, zeros up to ``memory`` bytes.
+
+    ``flags`` are PF_X (1), PF_W (2) and PF_R (4).
+    """
 
     offset: int
     address: int
     size: int
+    memory: int
+    flags: int
 
 
 @dataclass(frozen=True)
@@ -156,9 +94,9 @@ class DefinedVersion:
 class ElfFile:
     """What the loader needs to know of one file.
 
-    ``dynamic`` holds the first value of each DT_ tag. ``rpath`` is empty where ``runpath`` is set: the loader
-    ignores it then. ``understood`` is False for a class or byte order that this system cannot load; then only
-    the header is filled in.
+    ``dynamic`` holds the last value of each DT_ tag, which is the one that the loader takes. ``rpath`` is empty
+    where ``runpath`` is set: the loader ignores it then. ``understood`` is False for a class or
+    byte order that this system cannot load; then only the header is filled in.
     """
 
     bits: int
@@ -181,18 +119,26 @@ class ElfFile:
     dynamic: tuple[tuple[int, int], ...] = ()
 
     def tag(self, tag: int) -> int | None:
-        """The first value of a DT_ tag."""
+        """The value of a DT_ tag."""
         for name, value in self.dynamic:
             if name == tag:
                 return value
         return None
 
-    def offset_of(self, address: int) -> int:
-        """Where an address of the loaded file stands in the file."""
+    def read(self, source: Source, address: int, size: int) -> bytes:
+        """Bytes of the file by their address in memory, which must be readable there.
+
+        Raises `UnreadableElfError`.
+        """
         for segment in self.segments:
-            if segment.address <= address < segment.address + segment.size:
-                return address - segment.address + segment.offset
-        raise UnreadableElfError(f"address {address:#x} is in no part of the file that is loaded")
+            if segment.address <= address and address + size <= segment.address + segment.size and segment.flags & 4:
+                return source.read(address - segment.address + segment.offset, size)
+        raise UnreadableElfError(f"{size} bytes at address {address:#x} are in no part of the file that is loaded")
+
+    def end_of(self, address: int) -> int:
+        """Where the file's part of the segment that holds an address ends, as an address; 0 where none does."""
+        ends = (s.address + s.size for s in self.segments if s.address <= address < s.address + s.size)
+        return next(ends, 0)
 
 
 def parse_elf(source: Source) -> ElfFile:
@@ -202,7 +148,8 @@ def parse_elf(source: Source) -> ElfFile:
     or section headers reach beyond its end: the loader may map such a file, and the program dies later.
     """
     if source.size < 20 or source.read(0, 4) != MAGIC:
-        raise UnreadableElfError("file too short" if source.size < 52 else "invalid ELF header")
+        begins = MAGIC.startswith(source.read(0, min(4, source.size)))
+        raise UnreadableElfError("file too short" if begins else "invalid ELF header")
     identity = source.read(0, 20)
     bits = {1: 32, 2: 64}.get(identity[4])
     if bits is None or identity[5] not in (1, 2) or identity[6] != 1:
@@ -214,16 +161,46 @@ def parse_elf(source: Source) -> ElfFile:
     if bits == 32 or order == ">":
         return ElfFile(bits, machine, kind, understood=False)
     header = struct.unpack("<IQQQIHHHHHH", source.read(20, 44))
-    _, _, program_offset, section_offset, flags, _, entry_size, program_count, *rest = header
+    form, _, program_offset, section_offset, flags, _, entry_size, program_count, *rest = header
     section_entry_size, section_count, names_index = rest
-    if machine == "cuda" or kind not in ("shared", "executable"):
+    if machine == "cuda" or kind in ("relocatable", "core"):
         return ElfFile(bits, machine, kind, understood=True, flags=flags)
+    if kind not in ("shared", "executable"):
+        raise UnreadableElfError(f"it is neither a shared library nor a program, but of {kind}")
+    if machine in _HOSTS:
+        _check_identity(identity, form)
     if entry_size != 56 or program_count == 0:
         raise UnreadableElfError("it has no program headers of the expected size")
     segments, dynamic_place, interpreter = _program_headers(source, program_offset, program_count)
+    _check_segments(segments)
     sections = _section_headers(source, section_offset, section_entry_size, section_count, names_index)
     elf = ElfFile(bits, machine, kind, True, flags, interpreter=interpreter, segments=segments, sections=sections)
     return elf if dynamic_place is None else _with_dynamic(source, elf, *dynamic_place)
+
+
+def _check_identity(identity: bytes, form: int) -> None:
+    """What glibc asks of the first bytes (`elf/dl-load.c`, `open_verify`), beyond class and byte order."""
+    if identity[7] not in (0, 3):  # System V and GNU; another one is for another system
+        raise UnreadableElfError(f"ELF file OS ABI invalid ({identity[7]})")
+    if identity[8] > (4 if identity[7] == 3 else 0):
+        raise UnreadableElfError(f"ELF file ABI version invalid ({identity[8]})")
+    if any(identity[9:16]):
+        raise UnreadableElfError("nonzero padding in e_ident")
+    if form != 1:
+        raise UnreadableElfError(f"ELF file version does not match current one ({form})")
+
+
+def _check_segments(segments: tuple[Segment, ...]) -> None:
+    """That what is loaded stands in order, as the System V ABI asks, and can be mapped at all."""
+    if not segments:
+        raise UnreadableElfError("object file has no loadable segments")
+    end = 0
+    for segment in segments:
+        if segment.address < end:
+            raise UnreadableElfError("its segments overlap or are not in order")
+        end = segment.address + segment.memory
+    if end - segments[0].address > MAX_MAPPED:
+        raise UnreadableElfError(f"it claims {end - segments[0].address} bytes of memory")
 
 
 def _program_headers(
@@ -232,19 +209,28 @@ def _program_headers(
     segments = []
     dynamic = None
     interpreter = None
-    for kind, _, place, address, _, size, memory, _ in struct.iter_unpack("<IIQQQQQQ", source.read(offset, 56 * count)):
+    for kind, flags, place, address, _, size, memory, alignment in struct.iter_unpack(
+        "<IIQQQQQQ", source.read(offset, 56 * count)
+    ):
         if kind not in (_PT_LOAD, _PT_DYNAMIC, _PT_INTERP):
             continue
         if place + size > source.size:
-            raise _beyond(place + size, source.size)
+            raise beyond(place + size, source.size)
         if kind == _PT_LOAD:
             if size > memory:
                 raise UnreadableElfError("a segment is larger in the file than in memory")
-            segments.append(Segment(place, address, size))
+            if alignment & 0xFFF or alignment > MAX_MAPPED:
+                raise UnreadableElfError("ELF load command alignment not page-aligned")
+            if (address - place) & ((alignment - 1) if alignment else -1):
+                raise UnreadableElfError("ELF load command address/offset not page-aligned")
+            segments.append(Segment(place, address, size, memory, flags))
         elif kind == _PT_DYNAMIC:
-            dynamic = (place, size)
+            dynamic = (address, size)
         else:
-            interpreter = _text(source.read(place, min(size, 4096)).split(b"\0", 1)[0])
+            path = source.read(place, min(size, MAX_NAME))
+            if path.find(b"\0") < 1:
+                raise UnreadableElfError("the name of its program interpreter has no end")
+            interpreter = _text(path.partition(b"\0")[0])
     return tuple(segments), dynamic, interpreter
 
 
@@ -268,38 +254,43 @@ def _section_headers(source: Source, offset: int, entry_size: int, count: int, n
     sections = []
     for name, kind, flags, address, place, size, *_ in headers:
         if kind != 8 and place + size > source.size:  # 8: SHT_NOBITS, which takes no room in the file
-            raise _beyond(place + size, source.size)
-        sections.append(Section(_string(names, name), kind, address, place, size, flags))
+            raise beyond(place + size, source.size)
+        if name >= len(names):
+            raise UnreadableElfError("the name of a section lies outside the table of names")
+        title = _text(names[name : name + MAX_SECTION_NAME].partition(b"\0")[0])
+        sections.append(Section(title, kind, address, place, size, flags))
     return tuple(sections)
 
 
-def _with_dynamic(source: Source, elf: ElfFile, offset: int, size: int) -> ElfFile:
+def _with_dynamic(source: Source, elf: ElfFile, address: int, size: int) -> ElfFile:
     if size // 16 > MAX_DYNAMIC_ENTRIES:
         raise UnreadableElfError("its dynamic section is implausibly large")
     entries: list[tuple[int, int]] = []
-    for tag, value in struct.iter_unpack("<QQ", source.read(offset, size - size % 16)):
+    for tag, value in struct.iter_unpack("<QQ", elf.read(source, address, size - size % 16)):
         if tag == 0:
             break
         entries.append((tag, value))
     else:
         raise UnreadableElfError("its dynamic section has no end")
-    first: dict[int, int] = {}
-    for tag, value in entries:
-        first.setdefault(tag, value)
+    tags = dict(entries)
     mapped = ElfFile(
-        elf.bits, elf.machine, elf.kind, True, elf.flags, segments=elf.segments, dynamic=tuple(first.items())
+        elf.bits, elf.machine, elf.kind, True, elf.flags, segments=elf.segments, dynamic=tuple(tags.items())
     )
-    if _DT_STRTAB not in first or _DT_STRSZ not in first or _DT_SYMTAB not in first:
+    if _DT_STRTAB not in tags or _DT_STRSZ not in tags or _DT_SYMTAB not in tags:
         raise UnreadableElfError("its dynamic section lacks the string or symbol table")
-    strings = source.read(mapped.offset_of(first[_DT_STRTAB]), _bounded(first[_DT_STRSZ]))
+    check_tags(tags, elf.machine)
+    for tag in _CALLED:
+        if tags.get(tag) and not any(s.flags & 1 and 0 <= tags[tag] - s.address < s.memory for s in elf.segments):
+            raise UnreadableElfError("a function that is called when it is loaded lies outside of its code")
+    strings = mapped.read(source, tags[_DT_STRTAB], _bounded(tags[_DT_STRSZ]))
     needed = [_string(strings, value) for tag, value in entries if tag == _DT_NEEDED]
     if len(needed) > MAX_NEEDED:
         raise UnreadableElfError(f"it claims to need {len(needed)} libraries")
-    runpath = _string(strings, first[_DT_RUNPATH], MAX_SEARCH_PATH) if _DT_RUNPATH in first else None
+    runpath = _string(strings, tags[_DT_RUNPATH], MAX_SEARCH_PATH) if _DT_RUNPATH in tags else None
     rpath = ""
-    if _DT_RPATH in first and runpath is None:
-        rpath = _string(strings, first[_DT_RPATH], MAX_SEARCH_PATH)
-    flags_1 = first.get(_DT_FLAGS_1, 0)
+    if _DT_RPATH in tags and runpath is None:
+        rpath = _string(strings, tags[_DT_RPATH], MAX_SEARCH_PATH)
+    flags_1 = tags.get(_DT_FLAGS_1, 0)
     return ElfFile(
         bits=elf.bits,
         machine=elf.machine,
@@ -308,14 +299,14 @@ def _with_dynamic(source: Source, elf: ElfFile, offset: int, size: int) -> ElfFi
         flags=elf.flags,
         is_dynamic=True,
         interpreter=elf.interpreter,
-        soname=_string(strings, first[_DT_SONAME]) if _DT_SONAME in first else None,
+        soname=_string(strings, tags[_DT_SONAME]) if _DT_SONAME in tags else None,
         needed=tuple(needed),
         rpath=rpath,
         runpath=runpath,
         no_default_path=bool(flags_1 & _DF_1_NODEFLIB),
         is_pie=bool(flags_1 & _DF_1_PIE),
-        needed_versions=_needed_versions(source, mapped, strings, first),
-        defined_versions=_defined_versions(source, mapped, strings, first),
+        needed_versions=_needed_versions(source, mapped, strings, tags),
+        defined_versions=_defined_versions(source, mapped, strings, tags),
         segments=elf.segments,
         sections=elf.sections,
         dynamic=mapped.dynamic,
@@ -323,28 +314,25 @@ def _with_dynamic(source: Source, elf: ElfFile, offset: int, size: int) -> ElfFi
 
 
 def _needed_versions(source: Source, elf: ElfFile, strings: bytes, tags: dict[int, int]) -> tuple[NeededVersion, ...]:
-    """The chain of Verneed records, each with its chain of Vernaux."""
+    """The chain of Verneed records, each with its chain of Vernaux; like the loader, by their links alone."""
     if _DT_VERNEED not in tags:
         return ()
-    place = elf.offset_of(tags[_DT_VERNEED])
+    place = tags[_DT_VERNEED]
     found: list[NeededVersion] = []
-    for _ in range(min(tags.get(_DT_VERNEEDNUM, 0), MAX_NEEDED)):
-        form, count, file, first, following = struct.unpack("<HHIII", source.read(place, 16))
+    following = 1
+    while following:
+        form, _, file, first, following = struct.unpack("<HHIII", elf.read(source, place, 16))
         if form != 1:
             raise UnreadableElfError(f"unsupported version {form} of its version needs")
         library = _string(strings, file)
-        entry = place + first
-        for _ in range(count):
-            _, flags, other, name, step = struct.unpack("<IHHII", source.read(entry, 16))
-            version = NeededVersion(library, _string(strings, name), other & 0x7FFF, bool(flags & _VER_FLG_WEAK))
-            found.append(version)
+        entry, step = place + first, 1
+        while step:
+            stated, flags, other, name, step = struct.unpack("<IHHII", elf.read(source, entry, 16))
+            text = _version_name(strings, name, stated)
+            found.append(NeededVersion(library, text, other & 0x7FFF, bool(flags & _VER_FLG_WEAK)))
             if len(found) > MAX_VERSIONS:
                 raise UnreadableElfError("it claims too many version needs")
-            if step == 0:
-                break
             entry += step
-        if following == 0:
-            break
         place += following
     return tuple(found)
 
@@ -353,18 +341,39 @@ def _defined_versions(source: Source, elf: ElfFile, strings: bytes, tags: dict[i
     """The chain of Verdef records, each with its name in its first Verdaux."""
     if _DT_VERDEF not in tags:
         return ()
-    place = elf.offset_of(tags[_DT_VERDEF])
+    place = tags[_DT_VERDEF]
     found: list[DefinedVersion] = []
-    for _ in range(min(tags.get(_DT_VERDEFNUM, 0), MAX_VERSIONS)):
-        form, flags, index, _, _, first, following = struct.unpack("<HHHHIII", source.read(place, 20))
+    following = 1
+    while following:
+        form, flags, index, _, stated, first, following = struct.unpack("<HHHHIII", elf.read(source, place, 20))
         if form != 1:
             raise UnreadableElfError(f"unsupported version {form} of its version definitions")
-        name = struct.unpack("<I", source.read(place + first, 4))[0]
-        found.append(DefinedVersion(_string(strings, name), index & 0x7FFF, bool(flags & _VER_FLG_BASE)))
-        if following == 0:
-            break
+        name = struct.unpack("<I", elf.read(source, place + first, 4))[0]
+        text = _version_name(strings, name, stated)
+        found.append(DefinedVersion(text, index & 0x7FFF, bool(flags & _VER_FLG_BASE)))
+        if len(found) > MAX_VERSIONS:
+            raise UnreadableElfError("it claims too many versions")
         place += following
     return tuple(found)
+
+
+def _version_name(strings: bytes, offset: int, stated: int) -> str:
+    """The name of a version, which the loader tells by its hash as well (`elf/dl-version.c`, `match_symbol`)."""
+    name = _string(strings, offset)
+    if system_v_hash(name) != stated:
+        raise UnreadableElfError(f"the hash of its version {name!r} is not that of the name")
+    return name
+
+
+@lru_cache(maxsize=4096)
+def system_v_hash(name: str) -> int:
+    """The hash of a name as the System V ABI defines it: 28 bits."""
+    value = 0
+    for byte in os.fsencode(name):
+        value = (value << 4) + byte
+        value ^= value >> 24 & 0xF0
+        value &= 0xFFFFFFF
+    return value
 
 
 def _bounded(size: int) -> int:

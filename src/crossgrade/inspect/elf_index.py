@@ -79,23 +79,29 @@ class ElfIndex:
         Raises `UnreadableElfError`.
         """
         key = self._key(path)
-        try:
-            with FileSource(path) as source:
+        with FileSource(path) as source:
+            try:
                 elf = self._files[key] = parse_elf(source)
                 modules: tuple[str, ...] = ()
                 if elf.is_dynamic:
                     self._undefined[key], modules = scan_symbols(source, elf)
-                return elf, modules, read_device_code(source, elf)
-        except UnreadableElfError as error:
-            self._files[key] = error
-            raise
+            except UnreadableElfError as error:
+                self._files[key] = error
+                raise
+            # The loader does not look at device code: a file whose device code is damaged loads for others.
+            return elf, modules, read_device_code(source, elf)
 
     def undefined(self, path: str) -> Undefined:
         """What a file wants from others. Raises `UnreadableElfError`."""
         key = self._key(path)
+        elf = self.elf(path)
         if key not in self._undefined:
-            with FileSource(path) as source:
-                self._undefined[key] = scan_symbols(source, self.elf(path))[0]
+            try:
+                with FileSource(path) as source:
+                    self._undefined[key] = scan_symbols(source, elf)[0]
+            except UnreadableElfError as error:
+                self._files[key] = error  # the same whoever asks first
+                raise
         return self._undefined[key]
 
     def defined(self, path: str) -> Defined:

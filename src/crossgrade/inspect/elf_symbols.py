@@ -9,26 +9,25 @@ Which entries count, and for what, follows glibc 2.36 `elf/dl-lookup.c` (`check_
 from __future__ import annotations
 
 import os
-import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crossgrade.inspect.elf import MAX_TABLE, ElfFile, Source, UnreadableElfError
+from crossgrade.inspect.elf_hash import MAX_SYMBOLS, claimed_count, ends_of, found_symbols
+from crossgrade.inspect.elf_relocations import check_relative, relocated_symbols
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
 
-_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_STRSZ = 4, 5, 6, 7, 8, 10
-_DT_JMPREL, _DT_PLTRELSZ, _DT_GNU_HASH, _DT_VERSYM = 23, 2, 0x6FFFFEF5, 0x6FFFFFF0
+_DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_VERSYM = 5, 6, 10, 0x6FFFFFF0
 _SHT_DYNSYM = 11
 _SYMBOL_SIZE = 24
-_MAX_SYMBOLS = 1 << 23
-_MAX_NAME = 1 << 16  # mangled names of 20 kB exist
-_MAX_MODULES = 1000
+_MAX_MODULES, _MAX_MODULE_NAME = 1000, 1 << 10
 _SHN_UNDEF, _SHN_ABS = 0, 0xFFF1
-_GLOBAL, _WEAK, _UNIQUE = 1, 2, 10
+_LOCAL, _GLOBAL, _WEAK, _UNIQUE = 0, 1, 2, 10
 _TLS = 6
 # Types that a lookup accepts: NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC
 _USABLE_TYPES = (1 << 0) | (1 << 1) | (1 << 2) | (1 << 5) | (1 << 6) | (1 << 10)
@@ -86,22 +85,14 @@ class _Tables:
     name: Array
     version: Array | None
     strings: bytes
+    found: Array  # whether a lookup by name can find it
 
     def texts(self, chosen: Array) -> list[bytes]:
         """The names of the chosen symbols, in order."""
-        import numpy as np
-
         if not len(chosen):
             return []
-        ends_of_names = (np.frombuffer(self.strings, dtype="u1") == 0).nonzero()[0]
         starts = self.name[chosen].astype("i8")
-        nearest = ends_of_names.searchsorted(starts)
-        if int(nearest.max()) >= len(ends_of_names):
-            raise UnreadableElfError("a symbol's name lies outside the string table")
-        ends = ends_of_names[nearest]
-        lengths = ends - starts
-        if int(lengths.max()) > _MAX_NAME or int(lengths.sum()) > MAX_TABLE:
-            raise UnreadableElfError("the names of its symbols are implausibly long")
+        ends = ends_of(self.strings, starts)
         strings = self.strings
         return [strings[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
@@ -111,42 +102,70 @@ def scan_symbols(source: Source, elf: ElfFile) -> tuple[Undefined, tuple[str, ..
 
     Raises `UnreadableElfError`.
     """
-    import numpy as np
-
-    tables = _read_tables(source, elf)
+    tables = _read_tables(source, elf, verify=True)
     if tables is None:
         return Undefined(), ()
+    check_relative(source, elf)
+    relocated = relocated_symbols(source, elf)
+    if len(relocated) and int(relocated[-1]) >= len(tables.name):
+        raise UnreadableElfError("a relocation refers to a symbol that is not there")
+    if int(tables.name.max()) >= len(tables.strings):
+        raise UnreadableElfError("a symbol's name lies outside the string table")
     binding, visible = tables.info >> 4, (tables.other & 3) % 3 == 0
-    chosen = ((tables.section == _SHN_UNDEF) & (binding == _GLOBAL) & visible).nonzero()[0]
+    # The loader looks up by name what is defined here, too, and may not find it.
+    chosen = (~_offered(tables) & (binding != _LOCAL) & (binding != _WEAK) & visible).nonzero()[0]
     names = tables.texts(chosen)
     modules = _python_modules(tables)
     if tables.version is None:
         return Undefined(frozenset(filter(None, names))), modules
-    numbers = tables.version[chosen] & 0x7FFF
-    unversioned = np.ones(len(names), dtype=bool)
+    needs = {version.index: version for version in elf.needed_versions}
+    plain: set[bytes] = set()
     versioned: dict[bytes, Wanted] = {}
-    for version in elf.needed_versions:
-        group = numbers == version.index
-        unversioned &= ~group
+    _bound_keys(len(names), [version.version for version in needs.values()])
+    for number, places in _by_number(tables.version[chosen] & 0x7FFF):
+        version = needs.get(number)
+        if version is None:
+            plain.update([names[place] for place in places])
+            continue
         suffix = b"@" + os.fsencode(version.version)
-        for place in group.nonzero()[0].tolist():
+        for place in places:
             versioned[names[place] + suffix] = Wanted(names[place], version.version, version.library)
-    plain = [names[place] for place in unversioned.nonzero()[0].tolist()]
     return Undefined(frozenset(filter(None, plain)), versioned), modules
 
 
+def _by_number(numbers: Array) -> Iterator[tuple[int, list[int]]]:
+    """The places of each number that occurs."""
+    import numpy as np
+
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(ordered) else order
+    for begin, places in zip(begins.tolist(), np.split(order, begins[1:]), strict=bool(len(order))):
+        yield int(ordered[begin]), places.tolist()
+
+
+def _bound_keys(count: int, versions: Sequence[str]) -> None:
+    """Each symbol becomes a key with its version: a long version for each of many symbols is refused."""
+    if count * max(map(len, versions), default=0) > MAX_TABLE:
+        raise UnreadableElfError("the names of its versions are implausibly long")
+
+
 def _python_modules(tables: _Tables) -> tuple[str, ...]:
-    found: list[str] = []
+    import numpy as np
+
     strings, prefix = tables.strings, b"PyInit_"
+    places: list[int] = []
     place = strings.find(prefix)
-    for _ in range(_MAX_MODULES):
-        if place < 0:
-            break
-        end = strings.find(b"\0", place, place + _MAX_NAME)
-        if ((tables.name == place) & (tables.section != _SHN_UNDEF)).any():
-            found.append(strings[place + len(prefix) : end].decode(errors="replace"))
-        place = strings.find(prefix, max(end, place + 1))
-    return tuple(sorted(found))
+    while place >= 0 and len(places) < _MAX_MODULES:
+        places.append(place)
+        place = strings.find(prefix, place + len(prefix))
+    if not places:
+        return ()
+    defined = tables.name[tables.section != _SHN_UNDEF]
+    found = np.intersect1d(defined, np.array(places, dtype="u4")).tolist()
+    ends = [strings.find(b"\0", place, place + _MAX_MODULE_NAME) for place in found]
+    names = [strings[place + len(prefix) : end] for place, end in zip(found, ends, strict=True) if end >= 0]
+    return tuple(sorted(name.decode(errors="replace") for name in names))
 
 
 def defined_symbols(source: Source, elf: ElfFile) -> Defined:
@@ -162,15 +181,15 @@ def defined_symbols(source: Source, elf: ElfFile) -> Defined:
     # A program's copy of a library's variable carries the library's version, from its version needs.
     versions = {version.index: version.version for version in elf.needed_versions}
     versions |= {version.index: version.version for version in elf.defined_versions if not version.base}
-    suffixes = {index: b"@" + os.fsencode(version) for index, version in versions.items()}
+    _bound_keys(len(listed), list(versions.values()))
     numbers, hidden = tables.version[chosen] & 0x7FFF, (tables.version[chosen] & _HIDDEN_BIT) != 0
-    bare = ~hidden
     keyed: set[bytes] = set()
-    for number, suffix in suffixes.items():
-        group = numbers == number
-        bare &= ~group
-        keyed.update([listed[place] + suffix for place in group.nonzero()[0].tolist()])
-    keyed.update([listed[place] for place in bare.nonzero()[0].tolist()])
+    for number, places in _by_number(numbers):
+        if number in versions:
+            suffix = b"@" + os.fsencode(versions[number])
+            keyed.update([listed[place] + suffix for place in places])
+        else:
+            keyed.update([listed[place] for place in places if not hidden[place]])
     answering = ((numbers < 3) | ~hidden).nonzero()[0].tolist()
     return Defined(frozenset([listed[place] for place in answering]), frozenset(keyed))
 
@@ -202,9 +221,7 @@ def referenced_symbols(source: Source, elf: ElfFile, names: frozenset[bytes]) ->
     tables = _read_tables(source, elf)
     if tables is None:
         return frozenset()
-    import numpy as np
-
-    used = np.array(_relocated(source, elf), dtype="<u8")
+    used = relocated_symbols(source, elf)
     return names.intersection(tables.texts(used[used < len(tables.name)]))
 
 
@@ -217,11 +234,12 @@ def _offered(tables: _Tables) -> Array:
     bound = (binding == _GLOBAL) | (binding == _WEAK) | (binding == _UNIQUE)
     present = (tables.value != 0) | (tables.section == _SHN_ABS) | (kind == _TLS)
     visible = (tables.other & 3) % 3 == 0  # DEFAULT or PROTECTED; HIDDEN and INTERNAL are local
-    offered: Array = usable & bound & present & visible & (tables.section != _SHN_UNDEF)
+    offered: Array = usable & bound & present & visible & (tables.section != _SHN_UNDEF) & tables.found
     return offered
 
 
-def _read_tables(source: Source, elf: ElfFile) -> _Tables | None:
+def _read_tables(source: Source, elf: ElfFile, *, verify: bool = False) -> _Tables | None:
+    """None where there is no symbol. With ``verify`` the hash table must fit the names."""
     import numpy as np
 
     symbols, strings = elf.tag(_DT_SYMTAB), elf.tag(_DT_STRTAB)
@@ -232,75 +250,33 @@ def _read_tables(source: Source, elf: ElfFile) -> _Tables | None:
         return None
     fields = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8")]
     layout = np.dtype([*fields, ("size", "<u8")])
-    table = np.frombuffer(source.read(elf.offset_of(symbols), count * _SYMBOL_SIZE), dtype=layout)
+    table = np.frombuffer(elf.read(source, symbols, count * _SYMBOL_SIZE), dtype=layout)
     size = elf.tag(_DT_STRSZ) or 0
     if size > MAX_TABLE:
         raise UnreadableElfError(f"its string table claims {size} bytes")
-    names = source.read(elf.offset_of(strings), size)
+    names = elf.read(source, strings, size)
     versions = elf.tag(_DT_VERSYM)
     numbers = None
     if versions is not None:
-        numbers = np.frombuffer(source.read(elf.offset_of(versions), 2 * count), dtype="<u2")
-    return _Tables(table["info"], table["other"], table["section"], table["value"], table["name"], numbers, names)
+        numbers = np.frombuffer(elf.read(source, versions, 2 * count), dtype="<u2")
+        known = [version.index for version in elf.needed_versions]
+        known += [version.index for version in elf.defined_versions]
+        if int((numbers & 0x7FFF).max()) > max(known, default=1):
+            raise UnreadableElfError("a symbol has a version that is not there")
+    found = found_symbols(source, elf, table["name"], names, verify=verify)
+    return _Tables(
+        table["info"], table["other"], table["section"], table["value"], table["name"], numbers, names, found
+    )
 
 
 def _symbol_count(source: Source, elf: ElfFile, symbols: int) -> int:
     """How many entries the table has: nothing states it, so every table that refers to it is asked."""
     sizes = [s.size for s in elf.sections if s.kind == _SHT_DYNSYM and s.address == symbols]
-    count = max(sizes, default=0) // _SYMBOL_SIZE
-    if (place := elf.tag(_DT_HASH)) is not None:
-        count = max(count, int.from_bytes(source.read(elf.offset_of(place) + 4, 4), "little"))
-    if (place := elf.tag(_DT_GNU_HASH)) is not None:
-        count = max(count, _gnu_hash_count(source, elf.offset_of(place)))
+    count = max(max(sizes, default=0) // _SYMBOL_SIZE, claimed_count(source, elf))
     if not sizes:
         # The GNU hash table covers only what is defined; a file that defines nothing needs its relocations.
-        count = max(count, max(_relocated(source, elf), default=0) + 1)
-    if count > _MAX_SYMBOLS:
+        relocated = relocated_symbols(source, elf)
+        count = max(count, int(relocated[-1]) + 1 if len(relocated) else 0)
+    if count > MAX_SYMBOLS:
         raise UnreadableElfError(f"it claims {count} dynamic symbols")
     return count
-
-
-def _gnu_hash_count(source: Source, place: int) -> int:
-    """One more than the last symbol in the GNU hash table: the end of the chain of the highest bucket."""
-    import numpy as np
-
-    head: tuple[int, int, int, int] = struct.unpack("<IIII", source.read(place, 16))
-    buckets, first, bloom, _ = head
-    if buckets * 4 > MAX_TABLE or bloom * 8 > MAX_TABLE:
-        raise UnreadableElfError("its hash table is implausibly large")
-    start = place + 16 + bloom * 8
-    heads = np.frombuffer(source.read(start, buckets * 4), dtype="<u4")
-    last = int(heads.max()) if buckets else 0
-    if last < first:
-        return first
-    if last > _MAX_SYMBOLS:
-        raise UnreadableElfError("its hash table refers to too many symbols")
-    chain = start + buckets * 4
-    while True:
-        position = chain + 4 * (last - first)
-        block = source.read(position, max(4, min(1024, (source.size - position) // 4 * 4)))
-        ends = (np.frombuffer(block, dtype="<u4") & 1).nonzero()[0]
-        if len(ends):
-            return last + int(ends[0]) + 1
-        last += len(block) // 4
-        if last > _MAX_SYMBOLS:
-            raise UnreadableElfError("its hash table has no end")
-
-
-def _relocated(source: Source, elf: ElfFile) -> list[int]:
-    """The numbers of the symbols that relocations refer to, each once."""
-    import numpy as np
-
-    parts = []
-    for table, length in ((_DT_RELA, _DT_RELASZ), (_DT_JMPREL, _DT_PLTRELSZ)):
-        place, size = elf.tag(table), elf.tag(length) or 0
-        if place is None or size < 24:
-            continue
-        if size > MAX_TABLE:
-            raise UnreadableElfError("its relocation table is implausibly large")
-        entries = np.frombuffer(source.read(elf.offset_of(place), size // 24 * 24), dtype="<u8")
-        parts.append(np.unique(entries[1::3] >> np.uint64(32)))
-    if not parts:
-        return []
-    numbers: list[int] = np.unique(np.concatenate(parts)).tolist()
-    return numbers

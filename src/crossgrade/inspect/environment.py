@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from crossgrade.inspect.elf import MAGIC
+from crossgrade.inspect.reading import read_regular
 
 # Names that neither Python nor the loader ever takes for native code; they are most of an environment's
 # files.
 NEVER_NATIVE = (".py", ".pyi", ".pyc", ".h", ".hpp", ".cuh", ".txt", ".json")
+
+_LIBRARY_NAME = re.compile(r"\.so(?:\.\d+)*$")
+_LINKER_SCRIPTS = (b"/*", b"INPUT", b"GROUP", b"OUTPUT_FORMAT")  # text in the place of a library, for ld alone
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EIO)
+_MOST_RECORD = 64 << 20  # torch's RECORD, the longest, has 1.5 MB
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,9 @@ class Dist:
 def elf_files(root: str) -> list[str]:
     """The absolute paths of all ELF files below ``root``, told by their first bytes, in order.
 
+    Also of what should be one and is not: a file with the name of a shared library (but for ld's text scripts), and
+    what cannot be looked at, be it a file or a directory.
+
     A symlink counts only where the file that it leads to was not found otherwise; directories that are
     symlinks are not entered.
     """
@@ -37,9 +49,12 @@ def elf_files(root: str) -> list[str]:
     links: list[str] = []
     stack = [root]
     while stack:
+        folder = stack.pop()
         try:
-            entries = list(os.scandir(stack.pop()))
-        except OSError:
+            entries = list(os.scandir(folder))
+        except OSError as error:
+            if error.errno in _CLOSED:
+                found.append(folder)
             continue
         for entry in entries:
             if entry.is_symlink():
@@ -47,16 +62,20 @@ def elf_files(root: str) -> list[str]:
             elif entry.is_dir(follow_symlinks=False):
                 if entry.name != "__pycache__":
                     stack.append(entry.path)
-            elif not entry.name.endswith(NEVER_NATIVE) and _is_elf(entry.path):
+            elif not entry.name.endswith(NEVER_NATIVE) and _is_native(entry.path):
                 found.append(entry.path)
-                status = entry.stat(follow_symlinks=False)
-                inodes.add((status.st_dev, status.st_ino))
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    inodes.add((status.st_dev, status.st_ino))
     for path in sorted(links):
         if path.endswith(NEVER_NATIVE) or not os.path.isfile(path):  # noqa: PTH113  # strings, in bulk
             continue
-        status = os.stat(path)  # noqa: PTH116  # as above
+        try:
+            status = os.stat(path)  # noqa: PTH116  # as above
+        except OSError:
+            continue
         identity = (status.st_dev, status.st_ino)
-        if identity not in inodes and _is_elf(path):
+        if identity not in inodes and _is_native(path):
             inodes.add(identity)
             found.append(path)
     return sorted(found)
@@ -80,22 +99,29 @@ def owners(site_packages: Path, paths: frozenset[str]) -> dict[str, Dist]:
     return found
 
 
-def _is_elf(path: str) -> bool:
+def is_library_name(path: str) -> bool:
+    """Whether a file is called as shared libraries are: ``x.so``, ``libx.so.1.2``."""
+    return _LIBRARY_NAME.search(path) is not None
+
+
+def _is_native(path: str) -> bool:
+    """Whether a file is ELF, or should be by its name, or cannot be looked at."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in _CLOSED or is_library_name(path)
     try:
-        return os.read(descriptor, 4) == MAGIC
-    except OSError:
-        return False
+        begins = os.read(descriptor, 64)
+    except OSError as error:
+        return error.errno in _CLOSED or is_library_name(path)
     finally:
         os.close(descriptor)
+    return begins.startswith(MAGIC) or (is_library_name(path) and not begins.lstrip().startswith(_LINKER_SCRIPTS))
 
 
 def _recorded(path: Path) -> Iterator[str]:
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        text = read_regular(path, _MOST_RECORD).decode("utf-8", "surrogateescape")
     except OSError:
         return
     for line in text.splitlines():
@@ -104,7 +130,7 @@ def _recorded(path: Path) -> Iterator[str]:
 
 def _tags(path: Path) -> tuple[str, ...]:
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_regular(path, _MOST_RECORD).decode("utf-8", "replace").splitlines()
     except OSError:
         return ()
     return tuple(line.partition(":")[2].strip() for line in lines if line.startswith("Tag:"))

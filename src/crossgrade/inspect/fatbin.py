@@ -26,10 +26,15 @@ KINDS = {1: "ptx", 2: "sass", 8: "lto"}
 
 _CONTAINER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+_ELF_MAGIC, _ZSTD_MAGIC = b"\x7fELF", b"\x28\xb5\x2f\xfd"
 _FLAG_LZ4, _FLAG_ZSTD = 1 << 13, 1 << 15
 _FLAG_ARCHITECTURE_SPECIFIC, _FLAG_FAMILY_SPECIFIC = 1 << 20, 1 << 21
-# libcublasLt of CUDA 13 has 5,424 entries in 2,775 containers.
-_MAX_ENTRIES = 1 << 20
+# The most that one file may hold, entries and containers together: libcublasLt of CUDA 12.8 has 8,786.
+MAX_PIECES = 1 << 17
+# nvcc and its linkers put containers side by side; zeros as long as a page are a part of the file that is lost.
+_MAX_PADDING = 1 << 10
+# An entry's header and the beginning of its payload: nvcc writes headers of 64 to 120 bytes.
+_BEGINNING = 256
 # nvcc's device link step adds a cubin without any function to most files: 1.5 to 2 kB.
 _EMPTY_CUBIN_LIMIT = 1 << 14
 
@@ -72,22 +77,22 @@ class FatbinContainer:
     entries: tuple[FatbinEntry, ...]
 
 
-def read_fatbin(source: Source, offset: int, size: int) -> tuple[FatbinContainer, ...]:
-    """The containers in ``size`` bytes of the file from ``offset``.
+def read_fatbin(source: Source, offset: int, size: int, most: int = MAX_PIECES) -> tuple[FatbinContainer, ...]:
+    """The containers in ``size`` bytes of the file from ``offset``; ``most`` entries and containers at most.
 
     Raises `UnreadableFatbinError` for anything else than whole, well-formed containers and zero padding.
     """
     try:
-        return _containers(source, offset, offset + size)
+        return _containers(source, offset, offset + size, most)
     except UnreadableFatbinError:
         raise
     except UnreadableElfError as error:
         raise UnreadableFatbinError(f"its device code is {error.reason}") from error
 
 
-def _containers(source: Source, offset: int, end: int) -> tuple[FatbinContainer, ...]:
+def _containers(source: Source, offset: int, end: int, most: int) -> tuple[FatbinContainer, ...]:
     found: list[FatbinContainer] = []
-    count = 0
+    padding = 0
     while offset < end:
         head = source.read(offset, min(16, end - offset))
         if len(head) < 16 or head[:4] == b"\0\0\0\0":
@@ -96,6 +101,9 @@ def _containers(source: Source, offset: int, end: int) -> tuple[FatbinContainer,
                 step -= step % 4
             if step == 0:
                 raise UnreadableFatbinError("its device code ends in the middle of a header")
+            padding += step
+            if padding > _MAX_PADDING:
+                raise UnreadableFatbinError(f"its device code is lost from {offset - padding + step:#x} on: only zeros")
             offset += step
             continue
         magic, version, header_size, size = _CONTAINER.unpack(head)
@@ -104,21 +112,22 @@ def _containers(source: Source, offset: int, end: int) -> tuple[FatbinContainer,
         stop = offset + header_size + size
         if stop > end:
             raise UnreadableFatbinError("its device code is cut short")
-        entries = _entries(source, offset + header_size, stop)
-        count += len(entries) + 1
-        if count > _MAX_ENTRIES:
+        entries = _entries(source, offset + header_size, stop, most)
+        most -= len(entries) + 1
+        padding = 0
+        if most < 0:
             raise UnreadableFatbinError("it claims too many pieces of device code")
         found.append(FatbinContainer(offset, entries))
         offset = stop
     return tuple(found)
 
 
-def _entries(source: Source, offset: int, stop: int) -> tuple[FatbinEntry, ...]:
+def _entries(source: Source, offset: int, stop: int, most: int) -> tuple[FatbinEntry, ...]:
     found: list[FatbinEntry] = []
     while offset < stop:
         if stop - offset < _ENTRY.size:
             raise UnreadableFatbinError("a piece of its device code has no room for its header")
-        fields = _ENTRY.unpack(source.read(offset, _ENTRY.size))
+        beginning = source.read(offset, min(_BEGINNING, stop - offset))
         (
             number,
             _,
@@ -134,13 +143,17 @@ def _entries(source: Source, offset: int, stop: int) -> tuple[FatbinEntry, ...]:
             flags,
             _,
             original,
-        ) = fields
+        ) = _ENTRY.unpack_from(beginning)
         following = offset + header_size + payload
         if header_size < _ENTRY.size or following > stop:
             raise UnreadableFatbinError("a piece of its device code is cut short")
         kind = KINDS.get(number, f"kind{number}")
         compression = "zstd" if flags & _FLAG_ZSTD else "lz4" if flags & _FLAG_LZ4 else ""
         variant = "a" if flags & _FLAG_ARCHITECTURE_SPECIFIC else "f" if flags & _FLAG_FAMILY_SPECIFIC else ""
+        begins = beginning[header_size : header_size + min(4, payload)]
+        expected = _ZSTD_MAGIC if compression == "zstd" else _ELF_MAGIC if kind == "sass" and not compression else b""
+        if header_size + 4 <= _BEGINNING and not begins.startswith(expected):
+            raise UnreadableFatbinError(f"a piece of its device code at {offset:#x} is not what its header says")
         small = kind == "sass" and not compression and payload <= _EMPTY_CUBIN_LIMIT
         found.append(
             FatbinEntry(
@@ -155,7 +168,7 @@ def _entries(source: Source, offset: int, stop: int) -> tuple[FatbinEntry, ...]:
                 empty=small and _holds_no_function(source.read(offset + header_size, payload)),
             )
         )
-        if len(found) > _MAX_ENTRIES:
+        if len(found) > most:
             raise UnreadableFatbinError("it claims too many pieces of device code")
         offset = following
     return tuple(found)
@@ -163,7 +176,7 @@ def _entries(source: Source, offset: int, stop: int) -> tuple[FatbinEntry, ...]:
 
 def _holds_no_function(cubin: bytes) -> bool:
     """Whether a cubin, itself an ELF file, has no section with machine code."""
-    if len(cubin) < 64 or cubin[:4] != b"\x7fELF" or cubin[4] != 2:
+    if len(cubin) < 64 or cubin[:4] != _ELF_MAGIC or cubin[4] != 2:
         return False
     place, size, count = struct.unpack_from("<Q", cubin, 40)[0], *struct.unpack_from("<HH", cubin, 58)
     if size != 64 or place + size * count > len(cubin):

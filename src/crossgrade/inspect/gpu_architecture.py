@@ -16,16 +16,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal
 
 from crossgrade.errors import WrongOptionsError
 from crossgrade.inspect.elf import ElfFile, Source
-from crossgrade.inspect.fatbin import MAGIC, FatbinContainer, read_fatbin
+from crossgrade.inspect.fatbin import MAGIC, MAX_PIECES, FatbinContainer, UnreadableFatbinError, read_fatbin
 from crossgrade.knowledge import table
 
 Coverage = Literal["native", "jit", "none"]
 
+_BLOCK, _MAX_SEARCHED = 1 << 20, 1 << 32  # bytes
 _EXECUTABLE_SECTION, _RELOCATABLE_SECTION = ".nv_fatbin", "__nv_relfatbin"
 
 
@@ -55,6 +56,11 @@ class DeviceCode:
     images: tuple[DeviceImage, ...]
     units: tuple[tuple[tuple[str, ...], int], ...]
     relocatable: tuple[str, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, DeviceImage]:
+        """The images by their names; those of one name differ only in how they are packed."""
+        return {image.name: image for image in self.images}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,8 +125,7 @@ def coverage(code: DeviceCode, capability: tuple[int, int]) -> Coverage:
 
 def unit_coverage(code: DeviceCode, names: Sequence[str], capability: tuple[int, int]) -> Coverage:
     """The same for the images of one unit."""
-    images = {image.name: image for image in code.images}
-    found = {runs(i.kind, i.architecture, i.variant, capability) for i in (images[name] for name in names)}
+    found = {runs(i.kind, i.architecture, i.variant, capability) for i in (code.by_name[name] for name in names)}
     return "native" if "native" in found else "jit" if "jit" in found else "none"
 
 
@@ -158,7 +163,9 @@ def read_device_code(source: Source, elf: ElfFile) -> DeviceCode | None:
     relocatable: list[FatbinContainer] = []
     for section in sections:
         chosen = containers if section.name == _EXECUTABLE_SECTION else relocatable
-        chosen.extend(read_fatbin(source, section.offset, section.size))
+        # Sections may lie over one another: what is left for one is what the others have not used.
+        left = MAX_PIECES - pieces(containers) - pieces(relocatable)
+        chosen.extend(read_fatbin(source, section.offset, section.size, left))
     if not elf.sections:
         containers.extend(_search(source, elf))
     return summarize(containers, relocatable)
@@ -187,19 +194,41 @@ def summarize(containers: Sequence[FatbinContainer], relocatable: Sequence[Fatbi
     return DeviceCode(images, tuple(units.items()), tuple(later)) if images or later else None
 
 
+def pieces(containers: Sequence[FatbinContainer]) -> int:
+    """How many containers and entries these are."""
+    return len(containers) + sum(len(container.entries) for container in containers)
+
+
 def _search(source: Source, elf: ElfFile) -> list[FatbinContainer]:
     """Containers in a file without section headers, found by their first bytes in what the loader maps."""
     head = MAGIC.to_bytes(4, "little") + b"\x01\x00\x10\x00"
     found: list[FatbinContainer] = []
-    for segment in elf.segments:
-        place, stop = segment.offset, segment.offset + segment.size
+    left = MAX_PIECES
+    ranges = _ranges(elf)
+    if sum(stop - start for start, stop in ranges) > _MAX_SEARCHED:
+        raise UnreadableFatbinError("it has no section headers and is too large to be searched for device code")
+    for start, stop in ranges:
+        place = start
         while place < stop:
-            block = source.read(place, min(1 << 20, stop - place))
-            hit = block.find(head)
-            if hit < 0 or len(block) - hit < 16:
-                place += max(len(block) - len(head) + 1, 1) if hit < 0 or place + len(block) == stop else hit
-                continue
-            size = int.from_bytes(block[hit + 8 : hit + 16], "little")
-            found.extend(read_fatbin(source, place + hit, 16 + size))
-            place += hit + 16 + size
+            block = source.read(place, min(_BLOCK, stop - place))
+            at = 0
+            while 0 <= (hit := block.find(head, at)) <= len(block) - 16:
+                size = 16 + int.from_bytes(block[hit + 8 : hit + 16], "little")
+                containers = read_fatbin(source, place + hit, size, left)
+                left -= pieces(containers)
+                found.extend(containers)
+                at = hit + size
+            # The next block begins behind what was read, or where a header could begin that this one cuts in two.
+            place += max(at, len(block) - 15 if place + len(block) < stop else len(block))
     return found
+
+
+def _ranges(elf: ElfFile) -> list[tuple[int, int]]:
+    """The parts of the file that are loaded, each byte once: segments may show the same part many times."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted((segment.offset, segment.offset + segment.size) for segment in elf.segments):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged

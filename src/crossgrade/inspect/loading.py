@@ -10,9 +10,13 @@ import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from crossgrade.inspect.elf import ElfFile, UnreadableElfError
+from crossgrade.inspect.elf import MAX_NAME, ElfFile, UnreadableElfError
 from crossgrade.inspect.elf_index import ElfIndex
 from crossgrade.inspect.loader_settings import LoaderSettings
+
+# What loading one file may cost: an extension of PyTorch takes some 40,000 lookups of a name in a directory.
+_MOST_STEPS = 1 << 21
+_MOST_RULES, _LONGEST_RULE = 100, 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +93,16 @@ class Loader:
         self._settings = settings
         self._library_path = tuple(library_path)
         self._steps: dict[LoadedObject, tuple[SearchStep, ...]] = {}
+        self._rpaths: dict[tuple[str, str, bool], SearchStep] = {}
+        self._expanded: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._left = 0
         self._hardware: dict[str, tuple[str, ...]] = {}
 
     def start(self, program: str) -> tuple[Process, LoadSet]:
         """A new process with ``program`` as its main program. Raises `UnreadableElfError`."""
         path = os.path.realpath(program)
         process = Process(None)
-        loaded = self.load(process, path)
+        loaded = self.load(process, path, keep=True)
         process.main = loaded.objects[0]
         process.scope = list(loaded.objects)
         return process, loaded
@@ -110,12 +117,11 @@ class Loader:
             process.scope.extend(item for item in loaded.objects if item not in process.scope)
         return loaded
 
-    def load(self, process: Process, path: str, *, keep: bool | None = None) -> LoadSet:
-        """What loading ``path`` would bring in; the process changes only with ``keep`` (or when it is new).
+    def load(self, process: Process, path: str, *, keep: bool = False) -> LoadSet:
+        """What loading ``path`` would bring in; the process changes only with ``keep``.
 
         Raises `UnreadableElfError` where ``path`` itself cannot be read.
         """
-        keep = process.main is None if keep is None else keep
         names = process.names if keep else dict(process.names)
         files = process.files if keep else dict(process.files)
         identity = self._index.identity(path)
@@ -128,7 +134,9 @@ class Loader:
         queue = [first]
         seen = {first}
         missing: list[MissingLibrary] = []
+        self._left = _MOST_STEPS
         for item in queue:
+            self._spend(len(item.elf.needed), path)
             for name in item.elf.needed:
                 found = names.get(name)
                 if found is None:
@@ -147,6 +155,11 @@ class Loader:
                     queue.append(found)
         return LoadSet(tuple(queue), tuple(fresh), tuple(missing), names)
 
+    def _spend(self, steps: int, path: str) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise UnreadableElfError(f"its libraries take implausibly many steps to find, at last for {path}")
+
     def search_steps(self, item: LoadedObject) -> tuple[SearchStep, ...]:
         """Where the loader looks for what ``item`` needs, in order."""
         steps = self._steps.get(item)
@@ -159,25 +172,38 @@ class Loader:
             holder: LoadedObject | None = item
             while holder is not None:
                 if holder.elf.rpath:
-                    owner = "" if holder is item else f" of {holder.path}"
-                    yield SearchStep(f"RPATH{owner} {holder.elf.rpath}", self._expand(holder.elf.rpath, holder))
+                    yield self._rpath(holder, own=holder is item)
                 holder = holder.loader
         if self._library_path:
             text = ":".join(self._library_path)
             yield SearchStep(f"LD_LIBRARY_PATH {text}", self._expand(text, item))
         if item.elf.runpath:
-            yield SearchStep(f"RUNPATH {item.elf.runpath}", self._expand(item.elf.runpath, item))
+            yield SearchStep(f"RUNPATH {_shown(item.elf.runpath)}", self._expand(item.elf.runpath, item))
+
+    def _rpath(self, holder: LoadedObject, *, own: bool) -> SearchStep:
+        """One object for all that inherit it: a chain of libraries with long search paths would take all memory."""
+        key = (holder.path, holder.elf.rpath, own)
+        found = self._rpaths.get(key)
+        if found is None:
+            owner = "" if own else f" of {holder.path}"
+            rule = f"RPATH{owner} {_shown(holder.elf.rpath)}"
+            found = self._rpaths[key] = SearchStep(rule, self._expand(holder.elf.rpath, holder))
+        return found
 
     def _expand(self, text: str, item: LoadedObject) -> tuple[str, ...]:
         """The directories of a search path, its tokens replaced; an empty one is the current one."""
+        key = (text, os.path.dirname(item.path))  # noqa: PTH120  # strings, in bulk
+        if key in self._expanded:
+            return self._expanded[key]
         directories: list[str] = []
         for element in text.split(":"):
             path = self._replace_tokens(element, item)
             if not path.startswith("/"):
                 path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118  # strings, in bulk
-            path = path.rstrip("/") or "/"
-            directories.extend(self._variants(path))
-        return tuple(dict.fromkeys(directories))
+            if len(path) <= MAX_NAME:  # a longer one cannot be opened
+                directories.extend(self._variants(_plain(path)))
+        found = self._expanded[key] = tuple(dict.fromkeys(directories))
+        return found
 
     def _replace_tokens(self, text: str, item: LoadedObject) -> str:
         if "$" not in text:
@@ -216,7 +242,7 @@ class Loader:
             unfit.append(f"{path}: {problem}")
             if stopped:
                 break
-        rules = [step.rule for step in self.search_steps(item)]
+        rules = [step.rule for step in self.search_steps(item)[:_MOST_RULES]]
         if not stopped:
             rules += ["ld.so.cache"] + ([] if item.elf.no_default_path else ["the system's directories"])
         return MissingLibrary(name, item.path, tuple(rules), tuple(unfit))
@@ -224,6 +250,7 @@ class Loader:
     def _candidates(self, name: str, item: LoadedObject) -> Iterator[str]:
         """Existing files of that name, in the order of the search."""
         for step in self.search_steps(item):
+            self._spend(len(step.directories), item.path)
             for directory in step.directories:
                 if name in self._index.entries(directory):
                     yield f"{directory}/{name}"
@@ -246,13 +273,25 @@ class Loader:
             return "it is a link to nothing or not a file", False
         try:
             elf = self._index.elf(path)
+            if elf.bits != 64 or elf.machine != self._settings.machine or not elf.understood:
+                return f"it is built for {elf.machine} ({elf.bits} bits)", False
+            if not elf.is_dynamic or elf.kind != "shared" or elf.is_pie:
+                return "it is no shared library", True
+            self._index.undefined(path)  # the loader will read its symbols and relocations
         except UnreadableElfError as error:
             return error.reason, True
-        if elf.bits != 64 or elf.machine != self._settings.machine:
-            return f"it is built for {elf.machine} ({elf.bits} bits)", False
-        if not elf.is_dynamic:
-            return "it is no shared library", True
         return None, False
+
+
+def _shown(search_path: str) -> str:
+    """A search path for people."""
+    return search_path if len(search_path) <= _LONGEST_RULE else f"{search_path[:_LONGEST_RULE]}…"
+
+
+def _plain(directory: str) -> str:
+    """Without ``//`` and ``/./``: a search path can name one directory in thousands of ways."""
+    parts = [part for part in directory.split("/") if part not in ("", ".")]
+    return "/" + "/".join(parts)
 
 
 def _register(

@@ -6,25 +6,30 @@ Source: the Itanium C++ ABI, chapter "External Names (a.k.a. Mangling)".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 
 _MOST_ALIKE = 5
 # _Z, or _ZN with its cv- and ref-qualifiers for a name in a namespace or class
 _HEAD = re.compile(rb"_Z(?:N[rVK]*[RO]?)?")
-_NUMBER = re.compile(rb"[1-9][0-9]*")
+_NUMBER = re.compile(rb"[1-9][0-9]{0,8}")
+# What stands for an earlier part of the name. Each can double what a demangler writes out, so that a name of 270 bytes
+# can take all memory. Of 180,000 names in PyTorch and Triton 1 in 400 has more, and stays as it is.
+_REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
+_MOST_REFERENCES, _LONGEST, _LONGEST_SAID = 24, 4096, 2000
 _STANDARD = re.compile(rb"S[tabsiod]")  # std and its best known members
 
 
 def demangled(name: str) -> str:
     """As C++ writes it; the name itself where it is not mangled, or where this system cannot say."""
-    if not name.startswith("_Z"):
+    if not name.startswith("_Z") or len(name) > _LONGEST or len(_REFERENCE.findall(name)) > _MOST_REFERENCES:
         return name
     try:
         import cxxfilt  # asks the C++ library of this system: some 30 ms, and only for what is missing
 
-        return str(cxxfilt.demangle(name))
+        said = str(cxxfilt.demangle(name))
     except Exception:  # noqa: BLE001 - no libstdc++, or no such name: then the mangled one must do
         return name
+    return said if len(said) <= _LONGEST_SAID else f"{said[:_LONGEST_SAID]}…"
 
 
 def qualified_name(name: bytes) -> bytes:
@@ -52,10 +57,24 @@ def qualified_name(name: bytes) -> bytes:
     return name[:place] if parts else b""
 
 
-def most_alike(name: bytes, offered: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Names of the same function with other types, the shortest first: what a library has in place of `name`."""
-    wanted = qualified_name(name)
-    if not wanted:
-        return ()
-    found = {each for each in offered if each != name and each.startswith(wanted) and qualified_name(each) == wanted}
-    return tuple(sorted(found, key=lambda each: (len(each), each))[:_MOST_ALIKE])
+def most_alike(wanted: Mapping[bytes, bytes], offered: Collection[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+    """For each wanted name names of the same function with other types, the shortest first, where there are any.
+
+    ``wanted`` maps names to their `qualified_name`. The time is that of one pass over what is offered.
+    """
+    found: dict[bytes, list[bytes]] = {function: [] for function in wanted.values() if function}
+    if not found:
+        return {}
+    shortest = min(map(len, found))
+    beginnings = {function[:shortest] for function in found}
+    for name in offered:
+        if name[:shortest] in beginnings and (same := found.get(qualified_name(name))) is not None:
+            same.append(name)
+    for same in found.values():
+        same.sort(key=lambda each: (len(each), each))
+    chosen = {
+        name: [each for each in found[function][: _MOST_ALIKE + 1] if each != name]
+        for name, function in wanted.items()
+        if function
+    }
+    return {name: tuple(same[:_MOST_ALIKE]) for name, same in chosen.items() if same}

@@ -17,7 +17,7 @@ from pathlib import Path
 from crossgrade.inspect.cuda_libraries import known_libraries
 from crossgrade.inspect.elf import ElfFile, UnreadableElfError
 from crossgrade.inspect.elf_index import ElfIndex
-from crossgrade.inspect.environment import Dist, elf_files, owners
+from crossgrade.inspect.environment import Dist, elf_files, is_library_name, owners
 from crossgrade.inspect.gpu_architecture import DeviceCode
 from crossgrade.inspect.import_order import ImportOrder
 from crossgrade.inspect.loader_settings import LoaderSettings, read_loader_settings
@@ -39,6 +39,8 @@ from crossgrade.inspect.symbols import (
     driver_symbols,
 )
 from crossgrade.jsontype import JSON
+
+_MOST_COMPARED = 1000  # missing symbols for which the same function with other types is looked for
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ def inspect_native(
 ) -> NativeReport:
     """Inspect every ELF file below ``root`` (a virtual environment, or any directory), and the files ``also``.
 
+    What of it cannot be read is a file of the report that says so; where that is the Python, `UnreadableElfError` is
+    raised.
+
     ``interpreter`` is the Python that will load them (default: the environment's own; without one, a process
     without a main program's symbols is assumed). ``library_path`` is LD_LIBRARY_PATH, an entry for each
     directory. ``preload`` lists what Python code loads before anything else, as paths or globs below
@@ -151,10 +156,10 @@ def inspect_native(
     loader = Loader(index, settings, [str(path) for path in library_path])
     inspection = _Inspection(base, settings, index, loader, python)
     main = interpreter or (Path(python.executable) if python else None)
-    process = loader.start(str(main))[0] if main else Process(None)
+    process = _started(loader, str(main)) if main else Process(None)
     site = Path(python.site_packages) if python else Path(base)
     problems = inspection.preload(process, site, preload)
-    paths = [*elf_files(base), *map(os.path.abspath, also)]
+    paths = list(dict.fromkeys([*elf_files(base), *map(os.path.abspath, also)]))
     inspection.imports = ImportOrder(site, paths)
     inspection.dists = owners(site, frozenset(paths))
     files = inspection.complete([inspection.file(process, path) for path in paths])
@@ -169,6 +174,13 @@ def inspect_native(
         files=tuple(files),
         seconds=round(time.perf_counter() - started, 4),
     )
+
+
+def _started(loader: Loader, program: str) -> Process:
+    try:
+        return loader.start(program)[0]
+    except UnreadableElfError as error:
+        raise UnreadableElfError(f"the environment's Python, {program}, cannot be read: {error.reason}") from error
 
 
 class _Inspection:
@@ -222,18 +234,28 @@ class _Inspection:
 
     def file(self, process: Process, path: str) -> NativeFile:
         """Everything about one file."""
-        size = os.stat(path).st_size  # noqa: PTH116  # a string, in bulk
+        dist = self.dists.get(path)
+        unread = NativeFile(self._relative(path), "library", "", 0, str(dist) if dist else "")
+        try:
+            unread = dataclasses.replace(unread, size=os.stat(path).st_size)  # noqa: PTH116  # a string, in bulk
+            return self._read(process, path, unread.size)
+        except OSError as error:
+            return dataclasses.replace(unread, unreadable=f"cannot be opened: {error.strerror}")
+        except UnreadableElfError as error:
+            return dataclasses.replace(unread, unreadable=error.reason)
+
+    def _read(self, process: Process, path: str, size: int) -> NativeFile:
+        """The same; raises `UnreadableElfError`."""
         name = self._relative(path)
         dist = self.dists.get(path)
         owner = str(dist) if dist else ""
-        try:
-            elf, modules, device_code = self._index.read(path)
-        except UnreadableElfError as error:
-            return NativeFile(name, "library", "", size, owner, unreadable=error.reason)
+        elf, modules, device_code = self._index.read(path)
         kind = _kind(elf, modules)
         loadable = kind in ("extension", "library", "executable")
         ours = elf.machine == self._settings.machine and elf.bits == 64 and elf.understood
         foreign = loadable and not ours
+        if kind in ("object", "cubin") and is_library_name(path):
+            raise UnreadableElfError(f"it is named as a library, and no library: {elf.kind} for {elf.machine}")
         if kind == "library" and ours and not elf.is_dynamic:
             return NativeFile(name, kind, elf.machine, size, owner, unreadable="it has no dynamic section")
         common = NativeFile(
@@ -294,8 +316,7 @@ class _Inspection:
         wanted = {os.fsencode(s.name) for file in files for s in file.missing_symbols if s.needed_by == file.path}
         offers: dict[str, list[str]] = {}
         alike: dict[str, list[Alike]] = {}
-        functions = {symbol: name for symbol in wanted if (name := qualified_name(symbol))}
-        beginnings = tuple(functions.values())
+        functions = {symbol: name for symbol in sorted(wanted)[:_MOST_COMPARED] if (name := qualified_name(symbol))}
         if wanted:
             for file in files:
                 if file.unreadable or file.foreign or file.kind not in ("library", "extension"):
@@ -306,11 +327,10 @@ class _Inspection:
                     continue
                 for symbol in wanted & defined:
                     offers.setdefault(os.fsdecode(symbol), []).append(file.path)
-                near = [name for name in defined if name.startswith(beginnings)] if beginnings else []
-                for symbol in functions if near else ():
-                    known = [Alike(os.fsdecode(name), file.path, file.dist) for name in most_alike(symbol, near)]
-                    if known:
-                        alike.setdefault(os.fsdecode(symbol), []).extend(known)
+                for symbol, names in most_alike(functions, defined).items():
+                    alike.setdefault(os.fsdecode(symbol), []).extend(
+                        Alike(os.fsdecode(name), file.path, file.dist) for name in names
+                    )
         importable = {
             os.path.join(os.path.dirname(file.path), module_stem(os.path.basename(file.path)))  # noqa: PTH118, PTH119, PTH120  # strings
             for file in files

@@ -13,9 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossgrade.inspect.reading import read_regular
+
+_MOST_BYTES = 1 << 20  # of a settings file
 _SUFFIX = re.compile(r"\.((?:cpython|pypy|graalpy)[\w-]*|abi3(?:t)?(?:-[\w-]+)?)\.so$")
-_ABI_TAG = re.compile(r"cpython-(\d)(\d+)(t?)(d?)")
-_WHEEL_PYTHON = re.compile(r"cp(\d)(\d+)$")
+_ABI_TAG = re.compile(r"cpython-(\d)(\d{1,4})(t?)(d?)")
+_WHEEL_PYTHON = re.compile(r"cp(\d)(\d{1,4})$")
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def find_interpreter(environment: Path) -> Interpreter | None:
         return None
     settings = _settings(environment / "pyvenv.cfg")
     stated = settings.get("version_info", settings.get("version", ""))
-    match = re.match(r"(\d+)\.(\d+)", stated) or re.match(r"python(\d+)\.(\d+)", libraries[-1].name)
+    match = re.match(r"(\d{1,4})\.(\d{1,4})", stated) or re.match(r"python(\d{1,4})\.(\d{1,4})", libraries[-1].name)
     if match is None:
         return None
     version = (int(match[1]), int(match[2]))
@@ -128,7 +131,7 @@ def _fits(python: str, interpreter: Interpreter) -> bool:
 
 def _settings(path: Path) -> dict[str, str]:
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_regular(path, _MOST_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return {}
     pairs = (line.partition("=") for line in lines)
@@ -138,7 +141,10 @@ def _settings(path: Path) -> dict[str, str]:
 def _stated_soabi(*directories: Path) -> str:
     for directory in directories:
         for path in sorted(directory.glob("_sysconfigdata_*.py")):
-            text = path.read_text(encoding="utf-8", errors="replace")
+            try:
+                text = read_regular(path, _MOST_BYTES).decode("utf-8", "replace")
+            except OSError:
+                continue
             if match := re.search(r"'SOABI': '([^']+)'", text):
                 return match[1]
     return ""

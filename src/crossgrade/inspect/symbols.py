@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -105,10 +105,11 @@ class SymbolChecker:
             return SymbolFindings(versions, complete=False)
         unusable = {(missing.needed_by, missing.version) for missing in versions}
         scope = list(dict.fromkeys((*process.scope, *loaded.objects)))
+        files = {self._index.identity(member.path) for member in scope}
         symbols: list[MissingSymbol] = []
         driver: set[str] = set()
         for item in loaded.fresh:
-            rest = self._unanswered(item, process, scope)
+            rest = self._unanswered(item, process, scope, files)
             if rest.empty:
                 continue
             used = self._index.referenced(item.path, frozenset(_names(rest)))
@@ -124,8 +125,11 @@ class SymbolChecker:
 
     def _versions(self, item: LoadedObject, loaded: LoadSet) -> list[MissingVersion]:
         found = []
+        absent = {missing.soname for missing in loaded.missing}
         for need in item.elf.needed_versions:
             library = loaded.names.get(need.library)
+            if library is None and need.library not in absent:
+                found.append(MissingVersion(need.library, need.version, item.path, ""))  # nothing loads that library
             if library is None or need.weak or not library.elf.defined_versions:
                 continue  # not found (reported as such), not required, or built without versions
             defined = [version.version for version in library.elf.defined_versions]
@@ -134,14 +138,15 @@ class SymbolChecker:
                 found.append(MissingVersion(need.library, need.version, item.path, newest))
         return found
 
-    def _unanswered(self, item: LoadedObject, process: Process, scope: Sequence[LoadedObject]) -> _Remainder:
-        """What ``item`` wants and the scope does not define.
+    def _unanswered(
+        self, item: LoadedObject, process: Process, scope: Sequence[LoadedObject], files: Set[Hashable]
+    ) -> _Remainder:
+        """What ``item`` wants and the scope, whose ``files`` these are, does not define.
 
         Most files find everything in the libraries that they load themselves. That is looked up once for each
         file and serves for every scope that holds those libraries.
         """
         identity = self._index.identity
-        files = {identity(member.path) for member in scope}
         alone = self._alone.get(identity(item.path))
         if alone is None:
             undefined = self._index.undefined(item.path)
