@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossgrade.errors import CrossgradeError
+from crossgrade.inspect.reading import read_regular
 
 # What today's installers write; names of directories that do not look so are looked up in METADATA.
 _FOLDER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._]*)-(v?\d[A-Za-z0-9.!+_]*)\.dist-info$")
-_HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_HEADER = re.compile(r"^(Name|Version):(.*)$", re.MULTILINE)
 METADATA_BYTES = 1 << 20
 
 
@@ -175,7 +176,7 @@ def _dist(folder: Path) -> InstalledDist | None:
     if folder.name.startswith("~"):  # what pip leaves of an uninstallation that was cut short
         return None
     headers = _text(folder / "METADATA").replace("\r\n", "\n").partition("\n\n")[0]
-    stated = dict(_HEADER.findall(headers))
+    stated = {name: value.strip(" \t") for name, value in _HEADER.findall(headers)}
     if not stated.get("Name") or not stated.get("Version"):
         return None
     return InstalledDist(normalize_name(stated["Name"]), stated["Version"], folder)
@@ -183,7 +184,6 @@ def _dist(folder: Path) -> InstalledDist | None:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return file.read(METADATA_BYTES).decode("utf-8", "replace")
+        return read_regular(path, METADATA_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import ast
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from crossgrade.inspect.environment import elf_files
+from crossgrade.inspect.reading import read_regular
 
 _MOST_MODULES = 200  # of one package: enough for what its `__init__.py` leads to
-_MOST_BYTES = 4 << 20
+_MOST_BYTES = 1 << 20  # of one module; a tree takes some 300 times its code
+_DEEPEST = 200  # packages of which each imports the next
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -69,14 +72,14 @@ class ImportOrder:
         name, separator, _ = path.removeprefix(f"{self._site}/").partition("/")
         return name if separator and path.startswith(f"{self._site}/") else ""
 
-    def _imported_by(self, package: str) -> tuple[str, ...]:
+    def _imported_by(self, package: str, depth: int = 0) -> tuple[str, ...]:
         """In the order in which they come to be imported: what a package needs before the package itself."""
         found = self._before.get(package)
         if found is None:
             self._before[package] = ()  # packages that import each other end here
             order: dict[str, None] = {}
-            for name in self._direct(package):
-                order.update(dict.fromkeys(self._imported_by(name)))
+            for name in self._direct(package) if depth < _DEEPEST else ():
+                order.update(dict.fromkeys(self._imported_by(name, depth + 1)))
                 order[name] = None
             order.pop(package, None)
             found = self._before[package] = tuple(order)
@@ -101,11 +104,15 @@ class ImportOrder:
         base = f"{self._site}/{name.replace('.', '/')}"
         is_package = os.path.isfile(f"{base}/__init__.py")  # noqa: PTH113 - a string, as the others
         try:
-            with open(f"{base}/__init__.py" if is_package else f"{base}.py", "rb") as file:  # noqa: PTH123
-                tree = ast.parse(file.read(_MOST_BYTES))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            code = read_regular(f"{base}/__init__.py" if is_package else f"{base}.py", _MOST_BYTES)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of others' code, such as "\d" in a plain string
+                tree = ast.parse(code)
+            # Few modules name libraries at all, and the way through a whole tree is long.
+            patterns = tuple(_patterns(tree)) if b".so" in code else ()
+            return _parsed(tree, name, patterns, is_package=is_package)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, LookupError):
             return None
-        return _parsed(tree, name, is_package=is_package)
 
     def _find_loads(self, package: str) -> Iterator[Load]:
         module = self._read(package)
@@ -132,7 +139,9 @@ class ImportOrder:
         return next(iter(named or fitting), None)
 
 
-def _parsed(tree: ast.Module, name: str, *, is_package: bool) -> _Module:
+def _parsed(
+    tree: ast.Module, name: str, patterns: tuple[tuple[str, tuple[str, ...]], ...], *, is_package: bool
+) -> _Module:
     packages: dict[str, None] = {}
     own: dict[str, None] = {}
     top = name.partition(".")[0]
@@ -152,9 +161,13 @@ def _parsed(tree: ast.Module, name: str, *, is_package: bool) -> _Module:
                 own[target] = None
             else:
                 packages[target.partition(".")[0]] = None
-    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return _Module(tuple(packages), tuple(own), frozenset(words), tuple(_patterns(tree)))
+    words = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words.add(node.value)
+        elif isinstance(node, ast.Attribute):
+            words.add(node.attr)
+    return _Module(tuple(packages), tuple(own), frozenset(words), patterns)
 
 
 def _patterns(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -162,9 +175,7 @@ def _patterns(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
 
     Functions are included: PyTorch loads them in one. What is done when something failed is not.
     """
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ExceptHandler):
-            continue
+    for node in _nodes(tree, (ast.ExceptHandler,)):
         groups: list[list[ast.expr]] = []
         if isinstance(node, ast.Call):
             groups = [node.args]
@@ -177,12 +188,23 @@ def _patterns(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
             for text in texts:
                 if ".so" in text and set("*?[") & set(text):
                     yield text, tuple(other for other in texts if other is not text)
-        yield from _patterns(node)
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes that run when the module is imported: all but those inside of functions, in order."""
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, _FUNCTIONS):
+    return _nodes(tree, _FUNCTIONS)
+
+
+def _nodes(tree: ast.AST, without: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
+    """All nodes below one in the order of the code, but those of some kinds and what they hold.
+
+    Without recursion: a long chain of `elif` or `+` makes a tree that is deeper than Python's stack.
+    """
+    stack = [ast.iter_child_nodes(tree)]
+    while stack:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+        elif not isinstance(node, without):
             yield node
-            yield from _executed(node)
+            stack.append(ast.iter_child_nodes(node))

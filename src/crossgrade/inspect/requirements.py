@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from crossgrade.inspect.dists import METADATA_BYTES, InstalledDist, installed_dists, normalize_name, site_packages
 from crossgrade.inspect.python_abi import find_interpreter
+from crossgrade.inspect.reading import read_regular
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Lack = Literal["missing", "version", "requirement", "metadata"]
 
 _NAME = re.compile(r"^Name:[ \t]*\S", re.MULTILINE | re.IGNORECASE)
-_REQUIRES = re.compile(r"^Requires-Dist:[ \t]*(.*?)[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_REQUIRES = re.compile(r"^Requires-Dist:(.*)$", re.MULTILINE | re.IGNORECASE)
 _FOLDED = re.compile(r"\n[ \t]+")
 # venv and uv write 3.14.0rc2, virtualenv 3.14.0.candidate.2.
 _PYTHON_VERSION = re.compile(
@@ -111,7 +112,7 @@ def marker_environment(venv: Path) -> dict[str, str]:
 def _stated_version(venv: Path, python: str) -> str:
     """The full version that pyvenv.cfg states, as ``platform.python_version()`` would; empty if of another Python."""
     try:
-        text = (venv / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
+        text = read_regular(venv / "pyvenv.cfg", METADATA_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
     for release, rest in _PYTHON_VERSION.findall(text):
@@ -165,9 +166,8 @@ def _fits(requirement: Requirement, installed: list[str]) -> bool:
 
 def _requirements(dist: InstalledDist) -> list[str]:
     """The values of Requires-Dist in order, each once. Raises OSError, and ValueError for what is no METADATA."""
-    with (dist.folder / "METADATA").open("rb") as file:
-        text = file.read(METADATA_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
+    text = read_regular(dist.folder / "METADATA", METADATA_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
     headers = _FOLDED.sub(" ", text.partition("\n\n")[0])
     if not _NAME.search(headers):
         raise ValueError("it states no name" if text.strip() else "it is empty")
-    return list(dict.fromkeys(_REQUIRES.findall(headers)))
+    return list(dict.fromkeys(value.strip(" \t") for value in _REQUIRES.findall(headers)))

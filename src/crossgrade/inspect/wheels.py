@@ -9,10 +9,14 @@ Source: PyPA specification "Binary distribution format" (names, .dist-info and .
 
 from __future__ import annotations
 
+import errno
+import lzma
 import os
 import shutil
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +26,18 @@ from crossgrade.errors import CrossgradeError
 from crossgrade.inspect.environment import NEVER_NATIVE
 
 _PIECE = 1 << 20
+_MOST_EXPANSION = 100  # native code packs to a half or a fifth
+# What `zipfile` and its decompressors raise for damaged archives.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+)
 _METADATA = ("METADATA", "RECORD", "WHEEL")
 _PLACES = {"purelib": "", "platlib": ""}  # folders of NAME.data whose content belongs into site-packages
 
@@ -66,15 +82,28 @@ def laid_out(wheels: Sequence[Path], below: Path | None) -> Iterator[Layout]:
 def _unpack(wheel: Path, site: Path) -> set[str]:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            return {str(_write(archive, member, target)) for member, target in _wanted(archive, wheel, site)}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+            members = list(_wanted(archive, wheel, site))
+            _bound(members, wheel)
+            return {str(_write(archive, member, target)) for member, target in members}
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
         raise UnreadableWheelError(f"{wheel} is no wheel: {error}", remedy="Fetch it again.") from error
+    except _DAMAGED as error:
+        raise UnreadableWheelError(f"{wheel} is no wheel: {error}", remedy="Fetch it again.") from error
+
+
+def _bound(members: Sequence[tuple[zipfile.ZipInfo, Path]], wheel: Path) -> None:
+    """Refuse what would fill the disk: zeros can be packed to a thousandth, and members can share their bytes."""
+    claimed, packed = sum(member.file_size for member, _ in members), wheel.stat().st_size
+    if claimed > _MOST_EXPANSION * packed + _PIECE:
+        raise UnreadableWheelError(f"{wheel} claims to unpack to {claimed} bytes, from {packed}")
 
 
 def _wanted(archive: zipfile.ZipFile, wheel: Path, site: Path) -> Iterator[tuple[zipfile.ZipInfo, Path]]:
     for member in archive.infolist():
         path = PurePosixPath(member.filename)
-        if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in member.filename:
             raise UnreadableWheelError(f"{wheel} holds {member.filename!r}, which leads out of it")
         wanted = path.name.endswith(".py") or (path.parts[0].endswith(".dist-info") and path.name in _METADATA)
         if member.is_dir() or (path.name.endswith(NEVER_NATIVE) and not wanted):
