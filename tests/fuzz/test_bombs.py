@@ -242,6 +242,7 @@ def test_a_library_that_is_no_longer_one_is_said(tmp_path: Path) -> None:
         "libempty.so.1": (b"", "file too short"),
         "three.so": (sound[:3], "file too short"),
         "zeros.so": (bytes(len(sound)), "invalid ELF header"),
+        "program.so": (sound[:16] + b"\x02\0" + sound[18:], "named as a library"),
         "object.so": (sound[:16] + b"\x01\0" + sound[18:], "named as a library"),
         "cubin.so": (sound[:18] + b"\xbe\0" + sound[20:], "named as a library"),
         "odd.so": (sound[:16] + b"\x63\0" + sound[18:], "neither a shared library nor a program"),

@@ -182,6 +182,13 @@ def test_a_name_that_its_hash_does_not_find() -> None:
     assert "hash of its version" in unreadable(data.replace(b"V_2\0", b"V_3\0", 1))
 
 
+def test_a_table_without_its_size() -> None:
+    """The loader would read it by what stands at address 0."""
+    data = small_elf_files()["versioned"]
+    end = next(place for place, _ in fields(data) if place >= section(data, 6) and not any(data[place : place + 16]))
+    assert "has tag 7 and lacks tag 8" in unreadable(changed(data, end, 8, 7))
+
+
 def test_many_symbols_and_the_same_version_many_times() -> None:
     """Every pair of them would be a name: 4,000 versions with one number take no more than one."""
     elf = parse_elf(BytesSource(library(versions=4000)))

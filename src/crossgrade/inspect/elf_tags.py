@@ -36,7 +36,7 @@ def check_tags(tags: Mapping[int, int], machine: str) -> None:
             raise UnreadableElfError(f"its dynamic section says {tags[tag]} for tag {tag}, where {value} belongs")
     for group in _TOGETHER:
         there = [tag for tag in group if tag in tags]
-        if there and len(there) < len(group) and any(tags[tag] for tag in there[:2]):
+        if (group[0] in tags or tags.get(group[1])) and len(there) < len(group):
             missing = next(tag for tag in group if tag not in tags)
             raise UnreadableElfError(f"its dynamic section has tag {there[0]} and lacks tag {missing}")
     if (DT_VERDEF in tags or DT_VERNEED in tags) and DT_VERSYM not in tags:

@@ -254,7 +254,7 @@ class _Inspection:
         loadable = kind in ("extension", "library", "executable")
         ours = elf.machine == self._settings.machine and elf.bits == 64 and elf.understood
         foreign = loadable and not ours
-        if kind in ("object", "cubin") and is_library_name(path):
+        if (kind in ("object", "cubin") or elf.kind == "executable") and is_library_name(path):
             raise UnreadableElfError(f"it is named as a library, and no library: {elf.kind} for {elf.machine}")
         if kind == "library" and ours and not elf.is_dynamic:
             return NativeFile(name, kind, elf.machine, size, owner, unreadable="it has no dynamic section")
