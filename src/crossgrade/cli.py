@@ -29,7 +29,7 @@ def make_collection() -> Collection:
         *(run_tasks.confirm, run_tasks.return_unless_confirmed),
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
         *(store_tasks.export, store_tasks.restore, store_tasks.diff),
-        inspect_tasks.inspect,
+        *(inspect_tasks.inspect, inspect_tasks.explain),
         *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
         *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
     )
@@ -79,12 +79,15 @@ def wrong_options_message(error: ParseError, argv: Sequence[str]) -> str:
 
 
 # invoke has positional arguments that must be given and options, but no positional argument that may be left out.
-# For each such command the option that stands for it, and which words it may be. `inspect` takes any number of them.
+# For each such command the option that stands for it, and which words it may be. `inspect` and `explain` take any
+# number of them.
 _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "verify": ("--generation", str.isdecimal),
     "export": ("--generation", str.isdecimal),
     "bench": ("--what", lambda word: word in ("store", "inspect")),
     "inspect": ("--path", lambda word: not word.startswith("-")),
+    # an output may begin with a dash, an option holds no space
+    "explain": ("--text", lambda word: word == "-" or not word.startswith("-") or " " in word),
 }
 _NONE: tuple[str, Callable[[str], bool]] = ("", lambda _: False)
 # Commands whose first argument must be given: invoke would take `--help` for it.
@@ -104,6 +107,8 @@ _TAKES_VALUE = (
         "--preload",
         "--driver",
         "--cuda-home",
+        "--text",
+        "--context",
     ),
 )
 

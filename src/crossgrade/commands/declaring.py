@@ -69,6 +69,8 @@ _HELP = {
     "cuda_home": "A CUDA toolkit to look at beside those in the venv, as CUDA_HOME names it.",
     "only": "Only these sections, with commas: system, gpus, toolkits, compilers, venv, holders, units.",
     "venv": "The environment to look at (default: the store's active one, else VIRTUAL_ENV).",
+    "text": "The output, a file that holds it, or - for standard input. Also without --text.",
+    "context": "What is known beside it: gpu=12.0, torch=2.11.0, torch_cuda=13.0, … May be given several times.",
     "fix": "Mend what can be mended by itself.",
 }
 
@@ -138,7 +140,18 @@ def command(name: str, shared: tuple[Parameter, ...] = ()) -> Callable[[Callable
             body,
             name=name,
             auto_shortflags=False,
-            iterable=["inventory", "extra_vars", "tags", "skip_tags", "path", "ignore", "ignore_dist", "preload"],
+            iterable=[
+                "inventory",
+                "extra_vars",
+                "tags",
+                "skip_tags",
+                "path",
+                "ignore",
+                "ignore_dist",
+                "preload",
+                "text",
+                "context",
+            ],
             incrementable=["verbose"],
         )
 

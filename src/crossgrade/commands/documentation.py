@@ -1,4 +1,4 @@
-"""The pages on modules and keywords, made from the code's own tables: they cannot fall behind it."""
+"""The pages on modules, keywords and known failures, made from the code's own tables: they cannot fall behind it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from crossgrade.commands.common import guarded
 from crossgrade.errors import ExitCode, WrongOptionsError
+from crossgrade.failures.signatures import Signature, signatures
 from crossgrade.modules import NAMES, load_module
 from crossgrade.playbook.describe import ArgumentDescription, describe_arguments
 from crossgrade.playbook.schema import KEYWORDS
@@ -35,6 +36,29 @@ place in the file; nothing is ignored in silence. Keywords mean what they mean i
   number of the active generation when the play began, or none).
 """
 
+_FAILURES_HEAD = """# Known failures
+
+Made by `invoke docs` from `knowledge/failures.yml`. When a task fails, its output is matched with these, and cause,
+evidence, remedy and link stand beside the output itself: at the terminal, in the events and in the run's report.
+`crossgrade explain` does the same for pasted text, a log file, or its standard input (`-`):
+
+```sh
+crossgrade explain "ImportError: libnvrtc.so.12: cannot open shared object file: No such file or directory"
+crossgrade explain build.log --context gpu=12.0 --context torch_cuda=13.0 --json
+```
+
+- Of several failures in one output the root stands first: causes before what follows from them, errors before what is
+  only warned of, and among equals the earliest line. What a log says at the level INFO or DEBUG is no failure.
+- What is known beside the output (`gpu`, `torch`, `torch_cuda`, `driver`, `nvcc`, `traceback_mentions`) is filled into
+  the text. The driver of this machine is known without being said.
+- Where nothing fits, it says so and shows the last lines (exit code 2). It never guesses.
+- Of an output of more than 64 MiB its first and last 32 MiB are read, and it says so.
+- Passwords and tokens that it recognises are replaced by asterisks; of a task with `no_log` nothing is told at all.
+  A secret that looks like a plain word is not recognised.
+
+{count} signatures of {kinds} kinds. In cause and remedy below, words in braces stand for what the output says.
+"""
+
 
 def docs_command() -> int:
     """Write the pages. It works in a checkout only."""
@@ -51,7 +75,7 @@ def docs_command() -> int:
 
 def pages() -> dict[str, str]:
     """All generated pages by file name."""
-    return {"modules.md": modules_page(), "keywords.md": keywords_page()}
+    return {"modules.md": modules_page(), "keywords.md": keywords_page(), "failures.md": failures_page()}
 
 
 def modules_page() -> str:
@@ -88,3 +112,19 @@ def keywords_page() -> str:
         parts.append(f"## {level}\n\nHere: {here}.\n\nNot here yet:\n")
         parts.append("\n".join(f"- `{k.name}`{f': {k.instead}' if k.instead else ''}" for k in later) + "\n")
     return "\n".join(parts)
+
+
+def failures_page() -> str:
+    """Every signature with its cause, remedy, links and source, as Markdown."""
+    known = signatures()
+    head = _FAILURES_HEAD.replace("{count}", str(len(known)))
+    return "\n".join([head.replace("{kinds}", str(len({each.kind for each in known}))), *map(_failure, known)])
+
+
+def _failure(signature: Signature) -> str:
+    links = " · ".join(f"<{link}>" for link in signature.links)
+    rank = "" if signature.rank == "root" else f" ({signature.rank})"
+    return (
+        f"## {signature.kind}{rank}\n\n```text\n{signature.example}\n```\n\n"
+        f"- **Cause**: {signature.cause}\n- **Remedy**: {signature.remedy}\n- {links}\n- Source: {signature.source}\n"
+    )

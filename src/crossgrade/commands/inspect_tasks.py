@@ -26,3 +26,16 @@ def inspect(
     from crossgrade.commands.inspecting import inspect_command
 
     leave(inspect_command(options_of(locals())))
+
+
+@command("explain")
+def explain(
+    invocation: Context,  # noqa: ARG001 - invoke's own; `context` is ours here
+    text: list[str] | None = None,
+    context: list[str] | None = None,
+    json: bool = False,
+) -> None:
+    """Say what an error output means: cause, evidence, remedy and link. Of text, of a log file, or of - (its input)."""
+    from crossgrade.commands.explaining import explain_command
+
+    leave(explain_command({"text": text, "context": context, "json": json}))

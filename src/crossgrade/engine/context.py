@@ -63,7 +63,7 @@ class JournaledContext:
     ) -> Completed:
         from crossgrade.process import run_process
 
-        return run_process(
+        completed = run_process(
             argv,
             env={**self.view.environment, **(environment or {})},
             cwd=cwd,
@@ -72,6 +72,8 @@ class JournaledContext:
             on_line=self._progress_line,
             log=self.log_directory / log_name if log_name else None,
         )
+        self.view.remember_failure(completed)
+        return completed
 
     def _progress_line(self, line: str) -> None:
         if line.strip():

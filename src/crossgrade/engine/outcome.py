@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from crossgrade.engine.explained import sentence
 from crossgrade.engine.interrupt import Interrupted
 from crossgrade.engine.journal import Journal
 from crossgrade.engine.records import predecessor_of
@@ -95,7 +96,10 @@ def failed_ending(
 
 
 def _evidence(failure: HostFailed) -> tuple[str, ...]:
-    verdict = failure.told.verdict
+    return (*_findings(failure.told.verdict), *map(sentence, failure.told.explanations))
+
+
+def _findings(verdict: Mapping[str, Any] | None) -> tuple[str, ...]:
     if not verdict:
         return ()
     failures = [finding for finding in verdict["findings"] if finding["level"] == "failure"]

@@ -19,6 +19,8 @@ class TaskResult:
 
     `values` is what `register` sees beside the common keys. In a plan `known=False` says that the values
     are only known after the run. `summary` is what was done, or will be. `foreseen` is of a gate in a deep plan.
+    Of a failed one, `output` is what its failed programs printed, which is looked at and kept nowhere, and
+    `explanations` are the known failures in it.
     """
 
     status: Status
@@ -37,6 +39,8 @@ class TaskResult:
     has_item: bool = False
     seconds: float = 0.0
     foreseen: Foreseen | None = None
+    output: str = ""
+    explanations: tuple[Mapping[str, Any], ...] = ()
 
     def registered(self, loop_variable: str = "item") -> dict[str, Any]:
         """The value for `register`, with Ansible's common keys."""
@@ -60,6 +64,8 @@ class TaskResult:
             verdict=None,
             foreseen=replace(self.foreseen, reason=HIDDEN, verdict=None) if self.foreseen else None,
             item="(hidden)" if self.has_item else None,
+            output="",
+            explanations=(),
         )
 
 
@@ -79,6 +85,7 @@ def result_event(
         "diff": diff,
         "differences": [vars(difference) for difference in result.differences],
         "verdict": result.verdict,
+        "explanations": [dict(explanation) for explanation in result.explanations],
         "seconds": round(result.seconds, 3),
     }
 
@@ -119,6 +126,7 @@ def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[Tas
         changed=changed,
         failed=failed,
         skipped=skipped,
+        explanations=next((result.explanations for result in results if result.explanations), ()),
     )
     return combined, registered
 

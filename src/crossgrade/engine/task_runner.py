@@ -57,8 +57,9 @@ class TaskRunner:
         `in_check_mode` is the task's own `check_mode: true`: in a run, this task only says what it would do.
         """
         began = time.monotonic()
+        printed: list[str] = []
         try:
-            result = self._run(task, name, templar, environment, in_check_mode, hidden)
+            result = self._run(task, name, templar, environment, in_check_mode, hidden, printed)
         except DependsOnUnknown as unknown:
             result = TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
         except CrossgradeError as error:
@@ -66,10 +67,18 @@ class TaskRunner:
         except OSError as error:
             place = f": {error.filename}" if error.filename else ""
             result = TaskResult("failed", message=f"{error.strerror or error}{place}", failed=True)
-        return replace(result, seconds=time.monotonic() - began)
+        output = "\n".join(printed) if result.failed else ""
+        return replace(result, seconds=time.monotonic() - began, output=output)
 
     def _run(
-        self, task: Task, name: str, templar: Templar, environment: Mapping[str, str], in_check_mode: bool, hidden: bool
+        self,
+        task: Task,
+        name: str,
+        templar: Templar,
+        environment: Mapping[str, str],
+        in_check_mode: bool,
+        hidden: bool,
+        printed: list[str],
     ) -> TaskResult:
         module = load_module(task.module)
         spot = task.spot_of("arguments")
@@ -81,6 +90,7 @@ class TaskRunner:
             templar.render_text,
             templar.evaluate_condition,
             self.verbosity,
+            printed=printed,
         )
         planned = module.plan(arguments, module.inspect(arguments, view))
         if isinstance(planned, Skipped):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from crossgrade.process import Completed
 
 
+MOST_PRINTED = 3  # outputs of failed programs that a task remembers
+
+
 @dataclass
 class Machine:
     """What all tasks of one walk share. `predictions` stays empty in a real run, `locks` fills on the way.
@@ -64,7 +67,10 @@ def lock_from_json(value: Mapping[str, Any]) -> Lock:
 
 @dataclass(frozen=True)
 class TaskView:
-    """A `HostView` for one task: the shared machine, with the task's environment and variables."""
+    """A `HostView` for one task: the shared machine, with the task's environment and variables.
+
+    `printed` gathers what programs that failed had printed: whoever tells people of a failed task looks into it.
+    """
 
     machine: Machine
     environment: Mapping[str, str]
@@ -72,6 +78,7 @@ class TaskView:
     judge: Callable[[str], bool]
     verbosity: int = 0
     on_line: Callable[[str], None] | None = None
+    printed: list[str] = field(default_factory=list)
 
     @property
     def store(self) -> Store:
@@ -127,7 +134,15 @@ class TaskView:
     ) -> Completed:
         from crossgrade.process import run_process
 
-        return run_process(argv, env={**self.environment, **(environment or {})}, cwd=None, timeout=timeout)
+        completed = run_process(argv, env={**self.environment, **(environment or {})}, cwd=None, timeout=timeout)
+        self.remember_failure(completed)
+        return completed
+
+    def remember_failure(self, completed: Completed) -> None:
+        """Keep what a program that failed has printed, with how it ended; of several the last ones."""
+        if not completed.succeeded:
+            said = f"{completed.stdout}\n{completed.stderr}\n{completed.outcome()}\n"
+            self.printed[:] = [*self.printed[1 - MOST_PRINTED :], said]
 
     def template(self, text: str, name: str) -> str:
         return self.render(text, name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crossgrade.engine.events import Events
+from crossgrade.engine.explained import explained, sentence
 from crossgrade.engine.plan import Action, Foreseen, PlannedTask
 from crossgrade.engine.results import Counts, TaskResult, combine_loop, result_event
 from crossgrade.engine.retrying import attempts
@@ -317,6 +318,7 @@ class Walk:
     def _ignoring(self, task: Task, templar: Templar, result: TaskResult) -> TaskResult:
         if not result.failed:
             return result
+        result = explained(result)
         try:
             ignored = templar.boolean(task.ignore_errors, default=False, spot=task.spot)
         except CrossgradeError as error:
@@ -388,7 +390,9 @@ class Walk:
         item = str(shown.item) if shown.has_item else ""
         if self.check_mode:
             action: Action = _FORESEEN.get(result.status, result.status)  # type: ignore[arg-type]  # the rest are Actions
-            summary = shown.message if result.failed else "hidden by no_log" if hidden else shown.summary
+            summary = "hidden by no_log" if hidden and not result.failed else shown.summary
+            if result.failed:
+                summary = "\n".join((shown.message, *map(sentence, shown.explanations[:1])))
             place = str(task.spot.place)
             planned = PlannedTask(
                 task.uid, name, task.module, action, summary, self.host, item, shown.differences, place

@@ -78,3 +78,24 @@ def most_alike(wanted: Mapping[bytes, bytes], offered: Collection[bytes]) -> dic
         if function
     }
     return {name: tuple(same[:_MOST_ALIKE]) for name, same in chosen.items() if same}
+
+
+_SUBSTITUTION = re.compile(r"[ST][0-9A-Z]*_|L[a-z][0-9]+E|A[0-9]+_")
+_SOURCE_NAME = re.compile(r"[1-9][0-9]*")
+
+
+def without_names(name: str) -> str:
+    """A mangled name without the identifiers that are spelt out in it: what is left are its types and operators.
+
+    `_ZN5torch3jit17parseSchemaOrNameERKSsb` becomes `_ZNERKSsb`, in which `Ss` is the std::string of before C++11.
+    """
+    kept, place = [], 0
+    while place < len(name):
+        if found := _SUBSTITUTION.match(name, place):
+            place = found.end()
+        elif found := _SOURCE_NAME.match(name, place):
+            place = found.end() + int(found[0])
+        else:
+            kept.append(name[place])
+            place += 1
+    return "".join(kept)

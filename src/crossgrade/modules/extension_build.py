@@ -289,11 +289,9 @@ def build_environment(arguments: Arguments, state: State, around: Mapping[str, s
 
 
 def build_error(project: str, outcome: str, output: str, log: Path) -> TaskError:
-    """The last lines of a failed build, with a remedy where the cause is a known one."""
+    """The last lines of a failed build. What is known of its cause, `engine.explained` adds."""
     tail = "\n".join(output.rstrip().splitlines()[-TAIL_LINES:])
     remedy = f"The whole output is in {log}."
-    if "cc1plus" in output or "g++: not found" in output or "No such file or directory: 'g++'" in output:
-        remedy = f"The C++ compiler is missing: apt install build-essential. {remedy}"
     return TaskError(f"the build of {project} failed ({outcome}):\n{tail}", remedy=remedy)
 
 

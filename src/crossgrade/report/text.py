@@ -85,6 +85,8 @@ def _task_result(event: Event, verbosity: int, show_diff: bool) -> Iterator[Line
     if status in ("failed", "ignored"):
         yield Line(f"{label}: [{event.host}]: FAILED!{item} => {message}", style)
         yield from verdict_lines(data.get("verdict"), verbosity)
+        for explanation in data.get("explanations", ()):
+            yield from explanation_lines(explanation, "    ")
         if status == "ignored":
             yield Line("...ignoring", "skipped")
     else:
@@ -112,6 +114,20 @@ def verdict_lines(
             yield Line(f"    {level}: {subject}{message}", style)
         if len(findings) > 12:
             yield Line(f"    and {len(findings) - 12} more of this kind; {complete}", "faint")
+
+
+def explanation_lines(explanation: Mapping[str, Any], indent: str = "") -> Iterator[Line]:
+    """A known failure: what it is called, why it happens, which lines say so, what to do, and where more stands."""
+    yield Line(f"{indent}known failure: {explanation['kind']}: {explanation['cause']}", "failed")
+    for evidence in explanation["evidence"]:
+        line = f"line {evidence['line']}: " if evidence["line"] is not None else ""
+        yield Line(f"{indent}  evidence: {line}{evidence['text']}")
+    more = explanation["count"] - len(explanation["evidence"])
+    if more > 0:
+        yield Line(f"{indent}  and {more} more {'line' if more == 1 else 'lines'} like it", "faint")
+    yield Line(f"{indent}  remedy: {explanation['remedy']}", "check")
+    for link in explanation["links"]:
+        yield Line(f"{indent}  see: {link}", "faint")
 
 
 def difference_lines(differences: Sequence[Mapping[str, str]]) -> Iterator[Line]:
