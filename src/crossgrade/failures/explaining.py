@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from crossgrade.failures.fields import context_of, derive
+from crossgrade.failures.occurrences import occurrences
 from crossgrade.failures.reading import Output, Window, lines_before, output_of, windows
 from crossgrade.failures.secrets import without_secrets
 from crossgrade.failures.signatures import RANKS, Rank, Signature, filled, signatures
@@ -14,6 +16,7 @@ from crossgrade.jsontype import JSON
 
 MOST_EXPLANATIONS = 8
 MOST_EVIDENCE = 3
+MOST_WINDOWS = 400  # lines that one row may look at
 LONGEST_EVIDENCE = 400  # characters of a line that is shown
 LONGEST_FIELD = 240  # characters of a word from the output in what is said about it
 _NEIGHBOURHOOD = 300  # characters of a line that one match accounts for, on both sides
@@ -144,8 +147,9 @@ def _shown(match: _Match) -> str:
 def _matches(output: Output, known: Mapping[str, str], context: Mapping[str, str]) -> Iterator[_Match]:
     claimed: dict[int, list[tuple[int, int]]] = {}
     said = "\n".join(f"{name}={value}" for name, value in context.items())
+    places = occurrences(output.lowered, {word for signature in signatures() for word in signature.find})
     for signature in signatures():
-        for window in windows(output, signature.find):
+        for window in islice(windows(output, signature.find, places), MOST_WINDOWS):
             found = _look(signature, window, known, output, said)
             if found is None:
                 continue

@@ -1,24 +1,24 @@
 """Finding the few lines of a large output that are worth a pattern, in time that does not depend on what they hold.
 
-All searching for words is `bytes.find` on a lower-cased copy, which keeps every place where it was (only ASCII
-letters change). A pattern never sees more than `WINDOW` characters.
+Words are looked for in a lower-cased copy, which keeps every place where it was (only ASCII letters change). A
+pattern never sees more than the few hundred characters around such a word.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from crossgrade.failures.secrets import without_secrets
 
 LARGEST = 64 << 20  # bytes that are read of one output; of a larger one its first and last half of that
-WINDOW = 2000  # bytes of a line, and of what follows it, that a pattern sees
-FIRST_PLACES, LAST_PLACES = 400, 200  # how often one word is looked at, from both ends of the text
+BEFORE, AFTER = 500, 1100  # bytes before a word and after it, of its line and what follows, that a pattern sees
 BEFORE_LINES, BEFORE_BYTES = 60, 6000  # what stands before a line and is looked at as well
 TAIL_LINES = 20
+LONGEST_LINE = 1000  # bytes of a line of the tail
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _QUOTES = str.maketrans(dict.fromkeys("\u2018\u2019`\u00b4", "'") | dict.fromkeys("\u201c\u201d", '"'))
 
@@ -40,9 +40,9 @@ class Output:
 
     def tail(self) -> tuple[str, ...]:
         """The last lines that are not empty, without secrets."""
-        end = self.data[-TAIL_LINES * WINDOW :].decode("utf-8", "replace")
+        end = self.data[-TAIL_LINES * LONGEST_LINE :].decode("utf-8", "replace")
         lines = [_ESCAPES.sub("", line).rstrip() for line in re.split(r"[\r\n]+", end)]
-        return tuple(without_secrets(line[-WINDOW:]) for line in lines if line.strip())[-TAIL_LINES:]
+        return tuple(without_secrets(line)[-LONGEST_LINE:] for line in lines if line.strip())[-TAIL_LINES:]
 
 
 @dataclass(frozen=True)
@@ -88,24 +88,22 @@ def _with_gap(first: bytes, last: bytes, skipped: int) -> Output:
     return Output(data, data.lower(), len(first) + 1, skipped)
 
 
-def windows(output: Output, words: Sequence[str]) -> Iterator[Window]:
-    """The lines that hold one of these words (in lower case), each once, in order of the words."""
-    seen: set[int] = set()
+def windows(output: Output, words: Sequence[str], places: Mapping[str, Sequence[int]]) -> Iterator[Window]:
+    """The lines that hold one of these words, each once, in order of the words. `places` says where they stand."""
+    seen: set[tuple[int, int]] = set()
     for word in words:
-        wanted = word.encode()
-        for place in _places(output.lowered, wanted):
-            start, end = _line_around(output.data, place)
-            if start not in seen:
-                seen.add(start)
-                yield window_at(output, start, end)
+        for place in places[word]:
+            span = _line_around(output.data, place)
+            if span not in seen:
+                seen.add(span)
+                yield _window(output, *span, place)
 
 
-def window_at(output: Output, start: int, end: int) -> Window:
-    following = output.data.find(b"\n", end + 1)
-    last = min(len(output.data) if following < 0 else following, start + WINDOW)
+def _window(output: Output, start: int, end: int, place: int) -> Window:
+    following = output.data.find(b"\n", end + 1, place + AFTER)
+    last = min(len(output.data), place + AFTER) if following < 0 else following
     text = _straight(output.data[start : max(last, end)])
-    line = text.partition("\n")[0]
-    return Window(start, end, text, line)
+    return Window(start, end, text, text.partition("\n")[0])
 
 
 def lines_before(output: Output, start: int) -> str:
@@ -114,27 +112,10 @@ def lines_before(output: Output, start: int) -> str:
     return _straight(b"\n".join(said.split(b"\n")[-BEFORE_LINES:]))
 
 
-def _places(lowered: bytes, word: bytes) -> Iterator[int]:
-    place, last = -1, -1
-    for _ in range(FIRST_PLACES):
-        place = lowered.find(word, place + 1)
-        if place < 0:
-            return
-        last = place
-        yield place
-    place = len(lowered)
-    for _ in range(LAST_PLACES):
-        place = lowered.rfind(word, last + 1, place)
-        if place < 0:
-            return
-        yield place
-
-
 def _line_around(data: bytes, place: int) -> tuple[int, int]:
-    """Where the line begins and ends, or the part of a very long line; a progress bar's \\r ends a line too."""
-    lowest = max(0, place - WINDOW // 2)
+    """Where the line begins and ends, or the part of a long one; a progress bar's \\r ends a line too."""
+    lowest, highest = max(0, place - BEFORE), min(len(data), place + AFTER)
     start = max(data.rfind(b"\n", lowest, place), data.rfind(b"\r", lowest, place)) + 1 or lowest
-    highest = min(len(data), start + WINDOW)
     ends = [end for end in (data.find(b"\n", place, highest), data.find(b"\r", place, highest)) if end >= 0]
     return start, min(ends, default=highest)
 
