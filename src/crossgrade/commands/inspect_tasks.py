@@ -17,6 +17,7 @@ def inspect(
     ignore: list[str] | None = None,
     ignore_dist: list[str] | None = None,
     preload: list[str] | None = None,
+    entry: list[str] | None = None,
     driver: str = "",
     cuda_home: str = "",
     json: bool = False,

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from crossgrade.gates.reachability import by_reach
 from crossgrade.gates.verdict import Finding, Verdict, counted
 from crossgrade.inspect.native import NativeFile, NativeReport
 from crossgrade.inspect.python_abi import module_stem
+from crossgrade.inspect.reach import Reach
 from crossgrade.jsontype import JSON
 
 # Version numbers, and the digest that auditwheel puts into the names of libraries that it takes into a wheel.
@@ -31,17 +33,20 @@ class Working:
     verdict: Verdict
 
 
-def compared(verdict: Verdict, report: NativeReport, working: Working) -> Verdict:
+def compared(
+    verdict: Verdict, report: NativeReport, working: Working, reaches: Mapping[str, Reach] | None = None
+) -> Verdict:
     """The verdict on `report`, with the failures that the working environment has as well as notes. Pure.
 
     A failure stays one when the same file loads there, when it breaks one that loads there, or when a Python module
     that is not there at all cannot be loaded. A library that is new and that no Python module needs becomes a warning.
+    Where `reaches` (by path) says how the server comes to load a file, that decides what is left.
     """
     before = _states(working.report, _failing(working.verdict))
     here = {file.path: file for file in report.files}
     needed = _needed_by_modules(report.files)
     findings = tuple(
-        finding if finding.level != "failure" else _judge(finding, here, before, needed, working.title)
+        finding if finding.level != "failure" else _judge(finding, here, before, needed, working.title, reaches or {})
         for finding in verdict.findings
     )
     failures = [finding for finding in findings if finding.level == "failure"]
@@ -69,6 +74,7 @@ def _judge(
     before: dict[str, bool],
     needed: frozenset[str],
     title: str,
+    reaches: Mapping[str, Reach],
 ) -> Finding:
     file = here.get(finding.subject)
     if file is None:
@@ -79,6 +85,13 @@ def _judge(
     if lost is not None:
         what = "it loads" if lost is file else f"{lost.path}, which it breaks, loads"
         return replace(finding, message=f"{finding.message}; {what} in {title}")
+    reached = by_reach(finding, reaches)
+    if reached is not finding:
+        return (
+            replace(reached, message=f"{reached.message}; it does not load in {title} either")
+            if (_name(file) in before)
+            else reached
+        )
     if _name(file) in before:
         return replace(finding, level="note", message=f"{finding.message}; it does not load in {title} either")
     if file.kind != "extension" and not broken and (file.soname or "") not in needed:

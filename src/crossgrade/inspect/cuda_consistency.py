@@ -89,8 +89,8 @@ class CudaFacts:
 
     ``unreadable`` are the paths of native files that say nothing; ``unknown`` maps sonames that look like CUDA's to the
     dists that need them. ``toolkits`` are those that wheels installed, ``named`` the one that was named, if any.
-    ``compilers`` are the dists that compile with nvcc while they run, ``torch_needs`` the sonames that torch's own files
-    load.
+    ``compilers`` are the dists that compile with nvcc while they run, ``torch_needs`` the sonames that torch's own
+    files load.
     """
 
     torch: TorchBuild | None

@@ -89,7 +89,7 @@ def owners(site_packages: Path, paths: frozenset[str]) -> dict[str, Dist]:
     wanted |= outside
     found: dict[str, Dist] = {}
     for folder in sorted(site_packages.glob("*.dist-info")):
-        listed = [name for name in _recorded(folder / "RECORD") if name in wanted]
+        listed = [name for name in recorded(folder / "RECORD") if name in wanted]
         if not listed:
             continue
         name, _, version = folder.name.removesuffix(".dist-info").partition("-")
@@ -119,7 +119,8 @@ def _is_native(path: str) -> bool:
     return begins.startswith(MAGIC) or (is_library_name(path) and not begins.lstrip().startswith(_LINKER_SCRIPTS))
 
 
-def _recorded(path: Path) -> Iterator[str]:
+def recorded(path: Path) -> Iterator[str]:
+    """The files that a RECORD lists, relative to site-packages; none where it cannot be read."""
     try:
         text = read_regular(path, _MOST_RECORD).decode("utf-8", "surrogateescape")
     except OSError:

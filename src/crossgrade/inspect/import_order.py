@@ -18,12 +18,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from crossgrade.inspect.environment import elf_files
+from crossgrade.inspect.python_source import Surroundings, When, imports_of
 from crossgrade.inspect.reading import read_regular
 
 _MOST_MODULES = 200  # of one package: enough for what its `__init__.py` leads to
 _MOST_BYTES = 1 << 20  # of one module; a tree takes some 300 times its code
 _DEEPEST = 200  # packages of which each imports the next
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @dataclass(frozen=True)
@@ -35,23 +35,19 @@ class Load:
 
 
 @dataclass(frozen=True)
-class _Module:
-    """One Python file: the top-level packages and the modules of its own package that it imports, and its words.
+class _Words:
+    """The strings and attributes of one Python file, and its patterns of libraries, each with the words beside it."""
 
-    `patterns` are those of libraries, each with the words that stand beside it.
-    """
-
-    packages: tuple[str, ...]
-    own: tuple[str, ...]
-    words: frozenset[str]
-    patterns: tuple[tuple[str, tuple[str, ...]], ...]
+    words: frozenset[str] = frozenset()
+    patterns: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class ImportOrder:
-    """The packages below one site-packages. `files` are its native files, as absolute paths."""
+    """The packages of one site-packages, for a Python such as (3, 12). `files` are its native files, absolute."""
 
-    def __init__(self, site: Path, files: Sequence[str]) -> None:
+    def __init__(self, site: Path, files: Sequence[str], python: tuple[int, int] = (3, 12)) -> None:
         self._site = os.fspath(site)
+        self._python = python
         self._files = tuple(files)
         self._before: dict[str, tuple[str, ...]] = {}
         self._loads: dict[str, tuple[Load, ...]] = {}
@@ -90,33 +86,46 @@ class ImportOrder:
         found: dict[str, None] = {}
         pending, seen = [package], {package}
         while pending and len(seen) < _MOST_MODULES:
-            module = self._read(pending.pop(0))
-            if module is None:
-                continue
-            found.update(dict.fromkeys(module.packages))
-            new = [name for name in module.own if name not in seen]
-            seen.update(new)
-            pending += new
+            name = pending.pop(0)
+            for target in self._targets(name):
+                if target.partition(".")[0] != package:
+                    found[target.partition(".")[0]] = None
+                elif target not in seen:
+                    seen.add(target)
+                    pending.append(target)
         return [name for name in found if name != package and os.path.isdir(f"{self._site}/{name}")]  # noqa: PTH112
 
-    def _read(self, name: str) -> _Module | None:
-        """A module by its dotted name; None when it is not there, or is no Python."""
+    def _code(self, name: str) -> tuple[bytes, bool]:
+        """The source of a module by its dotted name, empty where there is none; and whether it is a package."""
         base = f"{self._site}/{name.replace('.', '/')}"
         is_package = os.path.isfile(f"{base}/__init__.py")  # noqa: PTH113 - a string, as the others
         try:
-            code = read_regular(f"{base}/__init__.py" if is_package else f"{base}.py", _MOST_BYTES)
+            return read_regular(f"{base}/__init__.py" if is_package else f"{base}.py", _MOST_BYTES), is_package
+        except (OSError, ValueError):
+            return b"", is_package
+
+    def _targets(self, name: str) -> Iterator[str]:
+        """The modules that one imports when it is imported itself."""
+        code, is_package = self._code(name)
+        for item in imports_of(code, name, is_package=is_package, surroundings=Surroundings(self._python)):
+            if not item.in_function and item.when < When.NEVER:
+                yield item.module
+                yield from (f"{item.module}.{taken}" for taken in item.names)
+
+    def _words(self, name: str) -> _Words:
+        code, _ = self._code(name)
+        try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of others' code, such as "\d" in a plain string
                 tree = ast.parse(code)
             # Few modules name libraries at all, and the way through a whole tree is long.
-            patterns = tuple(_patterns(tree)) if b".so" in code else ()
-            return _parsed(tree, name, patterns, is_package=is_package)
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, LookupError):
-            return None
+            return _Words(_words_in(tree), tuple(_patterns(tree)) if b".so" in code else ())
+        except (SyntaxError, ValueError, RecursionError, MemoryError, LookupError):
+            return _Words()
 
     def _find_loads(self, package: str) -> Iterator[Load]:
-        module = self._read(package)
-        words = module.words if module else frozenset()
+        module = self._words(package)
+        words = module.words
         everywhere = "RTLD_GLOBAL" in words
         own = [path for path in self._files if path.startswith(f"{self._site}/{package}/")]
         if not own and os.path.islink(f"{self._site}/{package}"):  # noqa: PTH114 - the links of `inspect.wheels`
@@ -125,7 +134,7 @@ class ImportOrder:
             name = os.path.basename(path)  # noqa: PTH119 - a string
             if name in words or name.partition(".so")[0] in words:
                 yield Load(path, everywhere)
-        for pattern, others in module.patterns if module else ():
+        for pattern, others in module.patterns:
             library = self._matching(pattern, others)
             if library is not None:
                 yield Load(library, False)
@@ -139,35 +148,14 @@ class ImportOrder:
         return next(iter(named or fitting), None)
 
 
-def _parsed(
-    tree: ast.Module, name: str, patterns: tuple[tuple[str, tuple[str, ...]], ...], *, is_package: bool
-) -> _Module:
-    packages: dict[str, None] = {}
-    own: dict[str, None] = {}
-    top = name.partition(".")[0]
-    here = name if is_package else name.rpartition(".")[0]
-    for node in _executed(tree):
-        targets: list[str] = []
-        if isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = here.split(".")
-                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
-            targets = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        for target in filter(None, targets):
-            if target.partition(".")[0] == top:
-                own[target] = None
-            else:
-                packages[target.partition(".")[0]] = None
+def _words_in(tree: ast.Module) -> frozenset[str]:
     words = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             words.add(node.value)
         elif isinstance(node, ast.Attribute):
             words.add(node.attr)
-    return _Module(tuple(packages), tuple(own), frozenset(words), patterns)
+    return frozenset(words)
 
 
 def _patterns(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -188,11 +176,6 @@ def _patterns(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
             for text in texts:
                 if ".so" in text and set("*?[") & set(text):
                     yield text, tuple(other for other in texts if other is not text)
-
-
-def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when the module is imported: all but those inside of functions, in order."""
-    return _nodes(tree, _FUNCTIONS)
 
 
 def _nodes(tree: ast.AST, without: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:

@@ -160,7 +160,7 @@ def inspect_native(
     site = Path(python.site_packages) if python else Path(base)
     problems = inspection.preload(process, site, preload)
     paths = list(dict.fromkeys([*elf_files(base), *map(os.path.abspath, also)]))
-    inspection.imports = ImportOrder(site, paths)
+    inspection.imports = ImportOrder(site, paths, python.version if python else (3, 12))
     inspection.dists = owners(site, frozenset(paths))
     files = inspection.complete([inspection.file(process, path) for path in paths])
     return NativeReport(

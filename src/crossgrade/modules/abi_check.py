@@ -40,6 +40,12 @@ class Arguments:
         "libraries that no Python module needs are warned about.",
         default=None,
     )
+    entry_points: tuple[str, ...] | None = argument(
+        doc="The modules that the server starts with. What they are certain to load must load; what they reach on a "
+        "condition is warned about, the rest is noted. By default those of the servers that are installed, such as "
+        "SGLang; an empty list turns this off.",
+        default=None,
+    )
     on_not_run: gate.OnNotRun = argument(doc="What a verdict of `not run` does to the run.", default="fail")
 
 
@@ -48,6 +54,7 @@ def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
     matters: dict[str, Any] = {
         "ignore": list(arguments.ignore),
         "preload": list(arguments.preload),
+        "entry_points": None if arguments.entry_points is None else list(arguments.entry_points),
         # LD_LIBRARY_PATH of the task decides as well; that of the generation is part of it anyway
         "library_path": host.environment.get("LD_LIBRARY_PATH", ""),
     }
@@ -73,15 +80,20 @@ def foresee(arguments: Arguments, sight: Sight) -> Outcome:
 def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.abi import judge_abi
     from crossgrade.gates.comparison import Working, compared
+    from crossgrade.gates.reachability import refused, sorted_by_reach
+    from crossgrade.inspect.reach import known_entry_points, reach_of
 
     candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
     report = _report(arguments, candidate, sight)
     verdict = judge_abi(report, ignore=arguments.ignore)
+    entries = known_entry_points(report) if arguments.entry_points is None else arguments.entry_points
+    paths = refused(verdict)
+    reaches = reach_of(report, paths, entries) if paths and entries else {}
     if arguments.compare_with is None:
-        return verdict
+        return sorted_by_reach(verdict, report, reaches)
     other = gate.find_candidate(arguments.compare_with, None, sight.host)
     theirs = _report(arguments, other, sight)
-    return compared(verdict, report, Working(other.title, theirs, judge_abi(theirs, ignore=arguments.ignore)))
+    return compared(verdict, report, Working(other.title, theirs, judge_abi(theirs, ignore=arguments.ignore)), reaches)
 
 
 def _report(arguments: Arguments, candidate: gate.Candidate, sight: Sight) -> NativeReport:

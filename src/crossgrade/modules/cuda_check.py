@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from crossgrade.gates.verdict import Verdict
 from crossgrade.modules import gate
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Sight
 from crossgrade.playbook.arguments import argument
 
 
@@ -56,21 +56,29 @@ def plan(arguments: Arguments, state: gate.GateState) -> Plan:
 
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
-    state = inspect(arguments, context.host)
-    gate.refuse_unfinished(state.candidate)
-    context.progress(f"reading the native files and toolkits of {state.candidate.title}")
-    return gate.conclude(_verdict(arguments, state.candidate, context.host), state, arguments.on_not_run, context)
+    verdict = _judge(arguments, gate.Present(context))
+    return gate.conclude(verdict, inspect(arguments, context.host), arguments.on_not_run, context)
 
 
-def _verdict(arguments: Arguments, candidate: gate.Candidate, host: HostView) -> Verdict:
+def foresee(arguments: Arguments, sight: Sight) -> Outcome:
+    return gate.outcome_of(_judge(arguments, sight), arguments.on_not_run)
+
+
+def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.cuda import judge_cuda
     from crossgrade.inspect.cuda_consistency import read_cuda
     from crossgrade.inspect.native import inspect_native
     from crossgrade.inspect.ownership import conflicts
 
-    environment = gate.program_environment(candidate, host)
-    report = inspect_native(candidate.venv, library_path=gate.library_path(environment))
-    facts = read_cuda(report, conflicts(candidate.venv), _toolkit(arguments, environment, host))
+    candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
+    venv = sight.venv(candidate.venv, candidate.generation)
+    sight.require_certain(venv)
+    environment = gate.program_environment(candidate, sight.host)
+    sight.progress(f"reading the native files and toolkits of {candidate.title}")
+    report = inspect_native(venv, library_path=gate.library_path(environment, sight))
+    toolkit = _toolkit(arguments, environment, sight.host)
+    named = Path(sight.now(str(toolkit))) if toolkit else None
+    facts = read_cuda(report, conflicts(venv), named)
     return judge_cuda(facts, driver=gate.driver(arguments.driver), ignore=arguments.ignore)
 
 
@@ -89,5 +97,6 @@ MODULE = Module(
     inspect=inspect,
     plan=plan,
     apply=apply,
+    foresee=foresee,
     summary="Gate: torch, native code, libraries, toolkit and driver are of CUDA releases that go together.",
 )

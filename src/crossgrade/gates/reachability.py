@@ -1,0 +1,99 @@
+"""What a refusal of the loader means to a server: whether anything that it imports leads to the file.
+
+In a stack that serves, dozens of files never load and never need to. A file that the server is certain to load and that
+does not load is a failure; what it loads on a condition is a warning; the rest is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from crossgrade.gates.verdict import Finding, Level, Verdict, counted
+from crossgrade.inspect.native import NativeReport
+from crossgrade.inspect.reach import Reach
+from crossgrade.jsontype import JSON
+
+_LEVELS: Mapping[str, Level] = {
+    "always": "failure",
+    "perhaps": "warning",
+    "later": "warning",
+    "tolerated": "note",
+    "variant": "note",
+    "plugin": "note",
+    "never": "note",
+}
+_ORDER = tuple(_LEVELS)
+_SHOWN = 4  # modules of a chain
+
+
+def refused(verdict: Verdict) -> tuple[str, ...]:
+    """The files that the failures of a verdict are about, and those that break with them. Pure."""
+    found: dict[str, None] = {}
+    for finding in verdict.of_level("failure"):
+        found.update(dict.fromkeys([finding.subject, *_broken(finding)]))
+    return tuple(found)
+
+
+def sorted_by_reach(verdict: Verdict, report: NativeReport, reaches: Mapping[str, Reach]) -> Verdict:
+    """The verdict, with each failure as serious as the way in which the server reaches the file. Pure."""
+    if not reaches:
+        return verdict
+    findings = tuple(by_reach(finding, reaches) for finding in verdict.findings)
+    failures = [finding for finding in findings if finding.level == "failure"]
+    aside = len(verdict.of_level("failure")) - len(failures)
+    figures: dict[str, JSON] = {**verdict.figures, "failures": len(failures), "not_reached": aside}
+    if failures:
+        more = {finding.subject for finding in failures} - {failures[0].subject}
+        reason = f"{failures[0].subject} {failures[0].message}"
+        reason += f" (and {counted(len(more), 'more file')} with failures)" if more else ""
+        return replace(verdict, outcome="failed", reason=reason, findings=findings, figures=figures)
+    if verdict.outcome != "failed":
+        return replace(verdict, findings=findings, figures=figures)
+    reason = (
+        f"{counted(len(report.files), 'native file')}: everything loads that the server is certain to load; "
+        f"{counted(aside, 'finding')} about files that it does not need"
+    )
+    return replace(verdict, outcome="passed", reason=reason, findings=findings, figures=figures)
+
+
+def by_reach(finding: Finding, reaches: Mapping[str, Reach]) -> Finding:
+    """One failure as it is to the server; the finding itself where nothing is known of its file. Pure."""
+    if finding.level != "failure":
+        return finding
+    known = [(path, reaches[path]) for path in (finding.subject, *_broken(finding)) if path in reaches]
+    if not known:
+        return finding
+    path, reach = min(known, key=lambda each: _ORDER.index(each[1].when))
+    through = "" if path == finding.subject else f" (through {path})"
+    evidence: dict[str, JSON] = {**finding.evidence, "reached": reach.when, "chain": list(reach.chain)}
+    message = f"{finding.message}; {_said(reach)}{through}"
+    return Finding(_LEVELS[reach.when], finding.subject, message, evidence)
+
+
+def _said(reach: Reach) -> str:
+    last = reach.chain[-1] if reach.chain else ""
+    if reach.when == "always":
+        return f"the server loads it when it starts: {_shown(reach.chain)}"
+    if reach.when == "perhaps":
+        return f"the server loads it on a condition: {_shown(reach.chain)}"
+    if reach.when == "later":
+        return f"it is loaded only when a function asks for it: {_shown(reach.chain)}"
+    if reach.when == "tolerated":
+        return f"the server goes on without it: {_shown(reach.chain)} catches the failure"
+    if reach.when == "variant":
+        return f"it is one of several variants, of which {last} loads"
+    if reach.when == "plugin":
+        return f"an optional plugin: {last} opens it by name, if at all"
+    return "nothing that the server imports leads to it"
+
+
+def _shown(chain: Sequence[str]) -> str:
+    if len(chain) <= _SHOWN:
+        return " > ".join(chain)
+    return " > ".join([chain[0], "...", *chain[-_SHOWN + 1 :]])
+
+
+def _broken(finding: Finding) -> list[str]:
+    also = finding.evidence.get("also_breaks")
+    return [str(path) for path in also] if isinstance(also, list) else []
