@@ -105,6 +105,7 @@ _TAKES_VALUE = (
         "--ignore",
         "--ignore-dist",
         "--preload",
+        "--entry",
         "--driver",
         "--cuda-home",
         "--text",

@@ -92,9 +92,7 @@ def _by_syntax_tree(tree: ast.Module) -> set[str]:
 def test_it_finds_what_the_syntax_tree_of_the_standard_library_has() -> None:
     """Some 200 modules; several statements on one line are what is known to be lost."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    files = (
-        [path for path in library.glob("*.py")] + list(library.glob("asyncio/*.py")) + list(library.glob("json/*.py"))
-    )
+    files = list(library.glob("*.py")) + list(library.glob("asyncio/*.py")) + list(library.glob("json/*.py"))
     lost = []
     for path in files:
         source = path.read_bytes()
