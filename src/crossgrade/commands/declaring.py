@@ -66,6 +66,7 @@ _HELP = {
     "ignore_dist": "A glob of dists whose unmet requirements, shared files and other CUDA are only noted.",
     "preload": "What Python code loads first: a glob below site-packages. May be given several times.",
     "entry": "A module that the server starts with (default: those of SGLang and others). May be given several times.",
+    "no_cache": "Read everything anew, also where nothing has changed since the last time.",
     "driver": "The NVIDIA driver to judge for, such as 580.95.05 (default: this machine's).",
     "cuda_home": "A CUDA toolkit to look at beside those in the venv, as CUDA_HOME names it.",
     "only": "Only these sections, with commas: system, gpus, toolkits, compilers, venv, holders, units.",

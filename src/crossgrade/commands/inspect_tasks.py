@@ -20,11 +20,12 @@ def inspect(
     entry: list[str] | None = None,
     driver: str = "",
     cuda_home: str = "",
+    no_cache: bool = False,
     json: bool = False,
     verbose: int = 0,
 ) -> None:
     """Say whether native code will load and run: of a venv, of wheels, or of single files. Nothing is imported."""
-    from crossgrade.commands.inspecting import inspect_command
+    from crossgrade.commands.inspect_unchanged import inspect_command
 
     leave(inspect_command(options_of(locals())))
 

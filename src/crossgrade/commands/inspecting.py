@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from crossgrade.commands.common import guarded, people
+from crossgrade.commands.inspection_cache import Answer, InspectionCache
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.gates.abi import judge_abi
 from crossgrade.gates.comparison import Working, compared
@@ -65,12 +66,12 @@ class Inspected:
         return {"subject": self.subject.title, "root": self.report.root, "verdicts": verdicts, **self.report.to_json()}
 
 
-def inspect_command(options: Options) -> int:
-    """Exit code 0 when everything loads and runs, 2 when something does not."""
-    return guarded(lambda: _inspect(options))
+def inspect_anew(options: Options, cache: InspectionCache | None) -> int:
+    """Exit code 0 when everything loads and runs, 2 when something does not. What is said goes into the cache."""
+    return guarded(lambda: _inspect(options, cache))
 
 
-def _inspect(options: Options) -> int:
+def _inspect(options: Options, cache: InspectionCache | None) -> int:
     if not options["path"]:
         raise WrongOptionsError("inspect needs a venv, a folder, wheels or files", remedy="crossgrade inspect VENV")
     if options["for_"]:
@@ -82,6 +83,8 @@ def _inspect(options: Options) -> int:
     for path in paths:
         if not path.exists():
             raise CrossgradeError(f"there is no {path}")
+    if cache is not None:
+        cache.look()
     working = _working(options)
     found: list[Inspected] = []
     terminal = Terminal(people(options))
@@ -89,11 +92,20 @@ def _inspect(options: Options) -> int:
         for subject in subjects:
             found.append(_look(subject, working, driver, options))
             if not options["json"]:
-                lines = _lines(found[-1], verbose=options["verbose"] > 0)
-                terminal.write(replace(line, text=line.text.replace("\n", "\\n")) for line in lines)
+                terminal.write(_printable(found[-1], verbose=options["verbose"] > 0))
+    document = ""
+    if options["json"] or cache is not None:
+        document = json.dumps({"schema": SCHEMA, "inspected": [each.to_json() for each in found]}) + "\n"
     if options["json"]:
-        sys.stdout.write(json.dumps({"schema": SCHEMA, "inspected": [each.to_json() for each in found]}) + "\n")
-    return ExitCode.FAILED if any(each.failed for each in found) else ExitCode.DONE
+        sys.stdout.write(document)
+    code = ExitCode.FAILED if any(each.failed for each in found) else ExitCode.DONE
+    if cache is not None:
+        few, every = (
+            [(line.text, line.style) for each in found for line in _printable(each, verbose=verbose)]
+            for verbose in (False, True)
+        )
+        cache.write(Answer(int(code), document, few, every))
+    return code
 
 
 # ---- what is asked about
@@ -225,6 +237,10 @@ def _breaks(finding: Finding, paths: set[str]) -> bool:
 
 
 # ---- for people
+
+
+def _printable(inspected: Inspected, *, verbose: bool) -> list[Line]:
+    return [replace(line, text=line.text.replace("\n", "\\n")) for line in _lines(inspected, verbose=verbose)]
 
 
 def _lines(inspected: Inspected, *, verbose: bool) -> Iterator[Line]:
