@@ -16,7 +16,7 @@ from crossgrade.gates.comparison import Working, compared
 from crossgrade.gates.reachability import refused, sorted_by_reach
 from crossgrade.gates.verdict import Verdict
 from crossgrade.inspect.native import inspect_native
-from crossgrade.inspect.reach import Reach, reach_of
+from crossgrade.inspect.reach import Reach, followed_from, reach_of
 
 pytestmark = pytest.mark.skipif(not have_gcc(), reason="gcc is not installed")
 
@@ -101,7 +101,8 @@ ENTRIES = ("server.launch", "server.http")
 def judged(venv: Path) -> tuple[Verdict, dict[str, Reach]]:
     report = inspect_native(venv)
     verdict = judge_abi(report)
-    reaches = reach_of(report, refused(verdict), ENTRIES)
+    with followed_from(venv, ENTRIES) as ahead:
+        reaches = reach_of(report, refused(verdict), ahead)
     return sorted_by_reach(verdict, report, reaches), reaches
 
 
@@ -168,7 +169,8 @@ def test_a_library_counts_as_what_breaks_with_it(venv: Path) -> None:
 def test_nothing_changes_where_no_entry_point_is_there(venv: Path) -> None:
     report = inspect_native(venv)
     verdict = judge_abi(report)
-    reaches = reach_of(report, refused(verdict), ("no.such.module",))
+    with followed_from(venv, ("no.such.module",)) as ahead:
+        reaches = reach_of(report, refused(verdict), ahead)
     assert reaches == {}
     assert sorted_by_reach(verdict, report, reaches) == verdict
 
@@ -180,7 +182,8 @@ def test_beside_a_working_environment_what_is_lost_fails_even_so(venv: Path, tmp
         build(site_of(old) / name / "_C.abi3.so", "void *PyInit__C(void) { return 0; }")
     was, now = inspect_native(old), inspect_native(venv)
     verdict = judge_abi(now)
-    reaches = reach_of(now, refused(verdict), ENTRIES)
+    with followed_from(venv, ENTRIES) as ahead:
+        reaches = reach_of(now, refused(verdict), ahead)
     result = compared(verdict, now, Working("generation 1", was, judge_abi(was)), reaches)
     failures = {short(finding.subject) for finding in result.of_level("failure")}
     assert failures == {"caught/_C.abi3.so", "late/_C.abi3.so", "kernels/sm100/common_ops.abi3.so"}

@@ -12,7 +12,7 @@ from crossgrade.gates.abi import judge_abi
 from crossgrade.gates.reachability import refused, sorted_by_reach
 from crossgrade.gates.verdict import Verdict
 from crossgrade.inspect.native import inspect_native
-from crossgrade.inspect.reach import known_entry_points, reach_of
+from crossgrade.inspect.reach import followed_from, reach_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -35,9 +35,10 @@ def served(name: str) -> Path:
 
 
 def judged(venv: Path, entries: tuple[str, ...] | None = None) -> Verdict:
-    report = inspect_native(venv)
-    verdict = judge_abi(report)
-    reaches = reach_of(report, refused(verdict), known_entry_points(report) if entries is None else entries)
+    with followed_from(venv, entries) as ahead:
+        report = inspect_native(venv)
+        verdict = judge_abi(report)
+        reaches = reach_of(report, refused(verdict), ahead)
     return sorted_by_reach(verdict, report, reaches)
 
 

@@ -20,8 +20,9 @@ from crossgrade.gates.gpu_arch import judge_gpu_arch
 from crossgrade.gates.reachability import refused, sorted_by_reach
 from crossgrade.gates.verdict import Finding, Verdict, counted, joined
 from crossgrade.inspect.gpu_architecture import parse_compute_capability
+from crossgrade.inspect.graph_ahead import GraphAhead
 from crossgrade.inspect.native import NativeReport, inspect_native
-from crossgrade.inspect.reach import known_entry_points, reach_of
+from crossgrade.inspect.reach import followed_from, reach_of
 from crossgrade.jsontype import JSON
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
@@ -168,8 +169,9 @@ def _working(options: Options) -> Working | None:
 
 
 def _look(subject: Subject, working: Working | None, driver: str | None, options: Options) -> Inspected:
-    report = _report(subject.root, options, subject.outside)
-    loading = _loading(report, working, options)
+    with followed_from(subject.root, options["entry"] or None) as ahead:
+        report = _report(subject.root, options, subject.outside)
+        loading = _loading(report, working, ahead, options)
     if subject.files is not None:
         chosen = frozenset(path.removeprefix(f"{report.root}/") for path in subject.files)
         report = replace(report, files=tuple(file for file in report.files if file.path in chosen))
@@ -180,11 +182,10 @@ def _look(subject: Subject, working: Working | None, driver: str | None, options
     return Inspected(subject, report, loading, gpu, *_of_venv(subject.root, report, driver, options))
 
 
-def _loading(report: NativeReport, working: Working | None, options: Options) -> Verdict:
+def _loading(report: NativeReport, working: Working | None, ahead: GraphAhead, options: Options) -> Verdict:
     """Whether it loads: beside an environment that works, and as far as the server comes to load it."""
     verdict = judge_abi(report, ignore=options["ignore"])
-    paths = refused(verdict)
-    reaches = reach_of(report, paths, options["entry"] or known_entry_points(report)) if paths else {}
+    reaches = reach_of(report, refused(verdict), ahead)
     if working is not None:
         return compared(verdict, report, working, reaches)
     return sorted_by_reach(verdict, report, reaches)

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from crossgrade.inspect import mentions
 from crossgrade.inspect.environment import recorded
+from crossgrade.inspect.graph_ahead import GraphAhead
 from crossgrade.inspect.import_graph import ImportGraph
 from crossgrade.inspect.native import NativeFile, NativeReport
-from crossgrade.inspect.python_abi import module_stem
+from crossgrade.inspect.python_abi import find_interpreter, module_stem
 from crossgrade.inspect.python_source import Surroundings, When
 from crossgrade.knowledge import table
 
@@ -40,11 +41,9 @@ class Reach:
     chain: tuple[str, ...] = ()
 
 
-def known_entry_points(report: NativeReport) -> tuple[str, ...]:
+def known_entry_points(site_packages: str) -> tuple[str, ...]:
     """The modules that the servers among the dists of an environment start with."""
-    if report.interpreter is None:
-        return ()
-    site = Path(report.interpreter.site_packages)
+    site = Path(site_packages)
     found: list[str] = []
     for row in table("entry_points"):
         modules = row.get("modules")
@@ -56,10 +55,9 @@ def known_entry_points(report: NativeReport) -> tuple[str, ...]:
 class Reaching:
     """Answers for one site-packages, an absolute path."""
 
-    def __init__(self, site: str, python: tuple[int, int], entries: Sequence[str]) -> None:
-        self._graph = ImportGraph(site, python)
+    def __init__(self, graph: ImportGraph, python: tuple[int, int]) -> None:
+        self._graph = graph
         self._surroundings = Surroundings(python)
-        self._graph.walk(entries)
         self._codes: dict[str, mentions.Code] = {}
         self._sources: dict[tuple[str, ...], dict[str, bytes]] = {}
 
@@ -156,14 +154,23 @@ class Reaching:
         return ""
 
 
-def reach_of(report: NativeReport, paths: Iterable[str], entries: Sequence[str]) -> dict[str, Reach]:
-    """How each of `paths` (as in the report) is reached from the entry points, dotted names of modules.
+def followed_from(root: Path, entries: Sequence[str] | None) -> GraphAhead:
+    """Begin to follow what a server imports, from `entries` or from those of the known servers among the dists."""
+    python = find_interpreter(root)
+    if python is None:
+        return GraphAhead("", (0, 0), ())
+    chosen = known_entry_points(python.site_packages) if entries is None else entries
+    return GraphAhead(python.site_packages, python.version, chosen)
+
+
+def reach_of(report: NativeReport, paths: Sequence[str], ahead: GraphAhead) -> dict[str, Reach]:
+    """How each of `paths` (as in the report) is reached from the entry points.
 
     Empty where the report has no Python, or none of the entry points is there: then nothing can be said.
     """
-    if report.interpreter is None:
+    if report.interpreter is None or not paths:
         return {}
-    reaching = Reaching(report.interpreter.site_packages, report.interpreter.version, entries)
+    reaching = Reaching(ahead.graph(), report.interpreter.version)
     if not reaching.begins:
         return {}
     files = {file.path: file for file in report.files}

@@ -81,19 +81,19 @@ def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.abi import judge_abi
     from crossgrade.gates.comparison import Working, compared
     from crossgrade.gates.reachability import refused, sorted_by_reach
-    from crossgrade.inspect.reach import known_entry_points, reach_of
+    from crossgrade.inspect.reach import followed_from, reach_of
 
     candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
-    report = _report(arguments, candidate, sight)
-    verdict = judge_abi(report, ignore=arguments.ignore)
-    entries = known_entry_points(report) if arguments.entry_points is None else arguments.entry_points
-    paths = refused(verdict)
-    reaches = reach_of(report, paths, entries) if paths and entries else {}
+    with followed_from(sight.venv(candidate.venv, candidate.generation), arguments.entry_points) as ahead:
+        report = _report(arguments, candidate, sight)
+        verdict = judge_abi(report, ignore=arguments.ignore)
+        reaches = reach_of(report, refused(verdict), ahead)
     if arguments.compare_with is None:
         return sorted_by_reach(verdict, report, reaches)
     other = gate.find_candidate(arguments.compare_with, None, sight.host)
     theirs = _report(arguments, other, sight)
-    return compared(verdict, report, Working(other.title, theirs, judge_abi(theirs, ignore=arguments.ignore)), reaches)
+    working = Working(other.title, theirs, judge_abi(theirs, ignore=arguments.ignore))
+    return compared(verdict, report, working, reaches)
 
 
 def _report(arguments: Arguments, candidate: gate.Candidate, sight: Sight) -> NativeReport:
