@@ -26,10 +26,8 @@ from crossgrade.gates.abi import judge_abi
 from crossgrade.gates.consistency import judge_consistency
 from crossgrade.gates.gpu_arch import judge_gpu_arch
 from crossgrade.gates.verdict import Verdict
-from crossgrade.inspect.dists import installed_dists
+from crossgrade.inspect.consistency import read_consistency
 from crossgrade.inspect.native import inspect_native
-from crossgrade.inspect.ownership import conflicts
-from crossgrade.inspect.requirements import unmet
 from crossgrade.modules.contract import LockRequest, Space
 from crossgrade.modules.filling import Recipe
 from crossgrade.modules.uv import lock_of
@@ -89,7 +87,7 @@ def look(venv: Path) -> tuple[dict[str, Any], list[Verdict], float]:
     verdicts = [
         judge_abi(report),
         judge_gpu_arch(report, "12.0"),
-        judge_consistency(conflicts(venv), unmet(venv), dists=len(installed_dists(venv))),
+        judge_consistency(read_consistency(venv)),
     ]
     return report.to_json(), verdicts, time.perf_counter() - began
 

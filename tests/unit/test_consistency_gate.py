@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,20 +11,22 @@ from tests.support.tiny_wheels import recorded_hash, tiny_venv, tiny_wheel
 
 from crossgrade.gates.consistency import judge_consistency
 from crossgrade.gates.verdict import Verdict
-from crossgrade.inspect.dists import installed_dists, site_packages
-from crossgrade.inspect.ownership import conflicts
-from crossgrade.inspect.requirements import unmet
+from crossgrade.inspect.consistency import Consistency, read_consistency
+from crossgrade.inspect.dists import site_packages
 
 SO = "nvidia/nccl/lib/libnccl.so.2"
 
 
 def judge(venv: Path, *ignore: str) -> Verdict:
-    return judge_consistency(conflicts(venv), unmet(venv), ignore=ignore, dists=len(installed_dists(venv)))
+    return judge_consistency(read_consistency(venv), ignore=ignore)
 
 
 def bare_venv(place: Path, **dists: str) -> Path:
     """A venv folder with one dist, of version 1, for each RECORD."""
-    site = place / "lib/python3.11/site-packages"
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    site = place / "lib" / f"python{version}" / "site-packages"
+    (place / "bin").mkdir(parents=True)
+    (place / "bin/python").symlink_to(sys.executable)
     for name, record in dists.items():
         folder = site / f"{name}-1.dist-info"
         folder.mkdir(parents=True)
@@ -91,7 +94,9 @@ def test_three_dists(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_hash_is_a_warning(tmp_path: Path) -> None:
-    verdict = judge(bare_venv(tmp_path, a=lines("a", "x"), b="x,,\n"))
+    venv = bare_venv(tmp_path, a=lines("a", "x"), b="x,,\n")
+    put(venv, x="a")
+    verdict = judge(venv)
     assert verdict.passed
     assert verdict.reason.endswith("; 1 warning")
     (warning,) = verdict.of_level("warning")
@@ -99,11 +104,13 @@ def test_a_file_without_a_hash_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_nothing_found(tmp_path: Path) -> None:
-    verdict = judge(bare_venv(tmp_path, a=lines("a", "x"), b=lines("b", "y")))
+    venv = bare_venv(tmp_path, a=lines("a", "x"), b=lines("b", "y"))
+    put(venv, x="a", y="b")
+    verdict = judge(venv)
     assert (verdict.outcome, verdict.findings) == ("passed", ())
     assert verdict.reason == "2 dists: 0 Python or native files of two dists with different bytes, 0 unmet requirements"
     assert (
-        judge_consistency([], []).reason
+        judge_consistency(Consistency()).reason
         == "0 Python or native files of two dists with different bytes, 0 unmet requirements"
     )
 

@@ -195,15 +195,13 @@ def _of_venv(root: Path, report: NativeReport, driver: str | None, options: Opti
     """Whether the dists of a venv fit together, and whether all that it has of CUDA does."""
     from crossgrade.gates.consistency import judge_consistency
     from crossgrade.gates.cuda import judge_cuda
+    from crossgrade.inspect.consistency import read_consistency
     from crossgrade.inspect.cuda_consistency import read_cuda
-    from crossgrade.inspect.dists import installed_dists
-    from crossgrade.inspect.ownership import conflicts
-    from crossgrade.inspect.requirements import unmet
 
-    ignore, shared = options["ignore_dist"], conflicts(root)
+    ignore, found = options["ignore_dist"], read_consistency(root)
     home = options["cuda_home"] or os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    dists = judge_consistency(shared, unmet(root), ignore=ignore, dists=len(installed_dists(root)))
-    facts = read_cuda(report, shared, Path(home).expanduser().absolute() if home else None)
+    dists = judge_consistency(found, ignore=ignore)
+    facts = read_cuda(report, found.conflicts, Path(home).expanduser().absolute() if home else None)
     return dists, judge_cuda(facts, driver=driver, ignore=ignore)
 
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from crossgrade.gates.consistency_builds import judge_builds
+from crossgrade.gates.consistency_installation import is_code, judge_installation, printable
 from crossgrade.gates.verdict import Finding, Level, Verdict, counted, joined
+from crossgrade.inspect.consistency import Consistency
 from crossgrade.inspect.dists import InstalledDist, normalize_name
 from crossgrade.inspect.ownership import Conflict, by_dists
 from crossgrade.inspect.requirements import Unmet
@@ -15,30 +18,32 @@ from crossgrade.jsontype import JSON
 
 GATE = "consistency"
 _SHOWN_FILES = 3
-# What careless wheels install beside their package, each its own
-_BESIDE_PACKAGES = ("tests", "test", "docs", "examples", "benchmarks", "scripts")
 
 
-def judge_consistency(
-    conflicts: Sequence[Conflict], unmet: Sequence[Unmet], *, ignore: Sequence[str] = (), dists: int | None = None
-) -> Verdict:
-    """Judge the files that two dists list, and the requirements that are not met.
+def judge_consistency(facts: Consistency, *, ignore: Sequence[str] = ()) -> Verdict:
+    """Judge whether the dists of an environment fit together: their files, requirements, wheels and builds.
 
     A file of two dists fails the gate where its bytes are not those that each of them brought; where they are the same
     bytes it is a note, and where a RECORD states no hash a warning, as where it is neither Python nor native code (a
     LICENSE, or a folder ``tests`` that careless wheels put beside their package). A requirement that is not met is a
     failure, as is a dist without readable METADATA; one that is not in the standards' form is a warning, for
     installers pass over it.
-    Each is a note where a glob of ``ignore`` matches the name of the dist that states the requirement, or of one that
-    writes the file. ``dists`` is how many dists were looked at, for the reason.
+    A RECORD that is damaged and code that is not there, a wheel for another Python or machine, a version that another
+    dist's own code refuses, and modules that were compiled against another numpy or torch are failures;
+    `judge_installation` and `judge_builds` say more.
+    Each is a note where a glob of ``ignore`` matches the name of the dist that it is about, or of one that writes the
+    file.
     """
     findings: list[Finding] = []
-    for owners, files in by_dists(conflicts).items():
+    for owners, files in by_dists(facts.conflicts).items():
         found = _judge_files(owners, files)
         pattern = _ignoring([dist.name for dist in owners], ignore)
         findings += [_ignored(finding, pattern) for finding in found] if pattern else found
-    findings += [_judge_requirement(item, ignore) for item in unmet]
-    figures = _figures(conflicts, unmet, findings, dists)
+    findings += [_judge_requirement(item, ignore) for item in facts.unmet]
+    for name, finding in (*judge_installation(facts), *judge_builds(facts.dists, facts.builds)):
+        pattern = _ignoring([name], ignore)
+        findings.append(_ignored(finding, pattern) if pattern else finding)
+    figures = _figures(facts, findings)
     failures = [finding for finding in findings if finding.level == "failure"]
     if failures:
         more = f" (and {counted(len(failures) - 1, 'more failure')})" if len(failures) > 1 else ""
@@ -69,7 +74,7 @@ def _judge_files(owners: tuple[InstalledDist, ...], files: Sequence[Conflict]) -
             f"{_both(owners)} write {_named(differing)} with different bytes; {_now(differing)}. "
             f"Uninstall {all_but_one}, then install the one that stays again (uninstalling takes its files too)"
         )
-        level: Level = "failure" if any(_is_code(file.path) for file in differing) else "warning"
+        level: Level = "failure" if any(is_code(file.path) for file in differing) else "warning"
         found.append(_finding(level, owners, message, differing))
     if untold := [file for file in files if file.agree is None]:
         message = f"{_both(owners)} list {_named(untold)}, and not each of them by a hash that can be compared"
@@ -80,12 +85,6 @@ def _judge_files(owners: tuple[InstalledDist, ...], files: Sequence[Conflict]) -
         )
         found.append(_finding("note", owners, message, alike))
     return found
-
-
-def _is_code(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    beside = path.partition("/")[0] in _BESIDE_PACKAGES
-    return not beside and (name.endswith((".py", ".so")) or ".so." in name)
 
 
 def _ignoring(names: Sequence[str], ignore: Sequence[str]) -> str:
@@ -100,7 +99,7 @@ def _ignored(finding: Finding, pattern: str) -> Finding:
 def _finding(level: Level, owners: tuple[InstalledDist, ...], message: str, files: Sequence[Conflict]) -> Finding:
     details: list[JSON] = []
     for file in files:
-        detail: dict[str, JSON] = {"path": _printable(file.path)}
+        detail: dict[str, JSON] = {"path": printable(file.path)}
         if file.agree is False:
             detail["bytes_of"] = [str(dist) for dist in file.current]
         if file.problem:
@@ -123,7 +122,7 @@ def _now(files: Sequence[Conflict]) -> str:
 
 def _named(files: Sequence[Conflict]) -> str:
     """``2 files (a, b)``."""
-    return f"{counted(len(files), 'file')} ({joined([_printable(file.path) for file in files], _SHOWN_FILES)})"
+    return f"{counted(len(files), 'file')} ({joined([printable(file.path) for file in files], _SHOWN_FILES)})"
 
 
 def _names(dists: Sequence[InstalledDist]) -> str:
@@ -134,11 +133,6 @@ def _names(dists: Sequence[InstalledDist]) -> str:
 
 def _both(dists: Sequence[InstalledDist]) -> str:
     return "both" if len(dists) == 2 else "all"
-
-
-def _printable(path: str) -> str:
-    """A path that is not UTF-8 must not break the report that names it."""
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _judge_requirement(item: Unmet, ignore: Sequence[str]) -> Finding:
@@ -154,18 +148,20 @@ def _judge_requirement(item: Unmet, ignore: Sequence[str]) -> Finding:
     return _ignored(finding, pattern) if pattern else finding
 
 
-def _figures(
-    conflicts: Sequence[Conflict], unmet: Sequence[Unmet], findings: Sequence[Finding], dists: int | None
-) -> dict[str, JSON]:
+def _figures(facts: Consistency, findings: Sequence[Finding]) -> dict[str, JSON]:
     ignored = sum(finding.level == "note" and "lack" in finding.evidence for finding in findings)
     return {
-        "dists": dists,
-        "files_in_conflict": sum(file.agree is False for file in conflicts),
-        "files_alike": sum(file.agree is True for file in conflicts),
-        "files_without_hash": sum(file.agree is None for file in conflicts),
-        "unmet_requirements": sum(item.lack in ("missing", "version") for item in unmet),
-        "unreadable_requirements": sum(item.lack == "requirement" for item in unmet),
-        "unreadable_metadata": sum(item.lack == "metadata" for item in unmet),
+        "dists": len(facts.dists),
+        "files_in_conflict": sum(file.agree is False for file in facts.conflicts),
+        "files_alike": sum(file.agree is True for file in facts.conflicts),
+        "files_without_hash": sum(file.agree is None for file in facts.conflicts),
+        "files_missing": sum(map(len, facts.missing.values())),
+        "unreadable_records": sum(recorded.damaged for recorded in facts.unreadable_records),
+        "unmet_requirements": sum(item.lack in ("missing", "version", "python") for item in facts.unmet),
+        "unreadable_requirements": sum(item.lack == "requirement" for item in facts.unmet),
+        "unreadable_metadata": sum(item.lack == "metadata" for item in facts.unmet),
+        "unfit_wheels": len(facts.unfit),
+        "versions_that_differ": len(facts.mismatches),
         "ignored": ignored,
         "failures": sum(finding.level == "failure" for finding in findings),
     }

@@ -53,7 +53,7 @@ def found_symbols(source: Source, elf: ElfFile, names: Array, strings: bytes, *,
     return found
 
 
-def _gnu_head(source: Source, elf: ElfFile, place: int) -> tuple[int, int, int, int]:
+def gnu_head(source: Source, elf: ElfFile, place: int) -> tuple[int, int, int, int]:
     """Number of buckets, first symbol, words of the bloom filter, its shift."""
     head: tuple[int, int, int, int] = struct.unpack("<IIII", elf.read(source, place, 16))
     if head[0] * 4 > MAX_TABLE or head[2] * 8 > MAX_TABLE:
@@ -65,7 +65,7 @@ def _gnu_count(source: Source, elf: ElfFile, place: int) -> int:
     """One more than the last symbol in the GNU hash table: the end of the chain of the highest bucket."""
     import numpy as np
 
-    buckets, first, bloom, _ = _gnu_head(source, elf, place)
+    buckets, first, bloom, _ = gnu_head(source, elf, place)
     start = place + 16 + bloom * 8
     heads = np.frombuffer(elf.read(source, start, buckets * 4), dtype="<u4")
     last = int(heads.max()) if buckets else 0
@@ -91,7 +91,7 @@ def _gnu_found(source: Source, elf: ElfFile, place: int, names: Array, strings: 
     import numpy as np
 
     count = len(names)
-    buckets, first, bloom, shift = _gnu_head(source, elf, place)
+    buckets, first, bloom, shift = gnu_head(source, elf, place)
     if bloom == 0 or bloom & (bloom - 1):
         raise UnreadableElfError("the bloom filter of its hash table has a size that is no power of two")
     start = place + 16 + bloom * 8

@@ -12,16 +12,16 @@ base64 without padding).
 from __future__ import annotations
 
 import base64
-import csv
 import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossgrade.inspect.dists import InstalledDist, UnreadableEnvironmentError, installed_dists, site_packages
+from crossgrade.inspect.dists import InstalledDist, site_packages
+from crossgrade.inspect.installed_files import Recorded, read_records
 
 _CHUNK_BYTES = 1 << 20
 
@@ -60,26 +60,26 @@ class Conflict:
         return tuple(claim.dist for claim in self.claims)
 
 
-def conflicts(venv: Path) -> tuple[Conflict, ...]:
+def conflicts(venv: Path, records: Sequence[Recorded] | None = None) -> tuple[Conflict, ...]:
     """Every file that the RECORDs of two or more dists list, in order of path.
 
-    Compiled Python files and the files of .dist-info directories never count; a dist without RECORD lists nothing.
-    The time is that of reading the RECORDs (60,000 lines: 0.1 s), and of hashing the files that are in dispute.
-    Raises UnreadableEnvironmentError for what is no environment, and for a RECORD that is damaged.
+    Compiled Python files and the files of .dist-info directories never count; a dist without RECORD lists nothing,
+    and so does one whose RECORD is damaged: `Recorded.problem` says so. ``records`` are those of `read_records`, where
+    they were read already. The time is that of reading them, and of hashing the files that are in dispute.
+    Raises UnreadableEnvironmentError for what is no environment.
     """
     site = str(site_packages(venv))
-    dists = installed_dists(venv)
-    recorded = [_recorded(dist, site) for dist in dists]
+    records = read_records(venv) if records is None else records
     seen: set[str] = set()
     shared: set[str] = set()
-    for files in recorded:
-        shared |= seen.intersection(files)
-        seen.update(files)
+    for recorded in records:
+        shared |= recorded.files.keys() & seen
+        seen.update(recorded.files)
     claims: dict[str, list[Claim]] = {path: [] for path in sorted(shared)}
-    for dist, files in zip(dists, recorded, strict=True):
-        for path in shared.intersection(files):
-            algorithm, _, digest = files[path].partition("=")
-            claims[path].append(Claim(dist, algorithm.lower(), digest.rstrip("=")))
+    for recorded in records:
+        for path in shared.intersection(recorded.files):
+            algorithm, _, digest = recorded.files[path].partition("=")
+            claims[path].append(Claim(recorded.dist, algorithm.lower(), digest.rstrip("=")))
     return tuple(_conflict(site, path, tuple(found)) for path, found in claims.items())
 
 
@@ -90,41 +90,6 @@ def by_dists(found: Iterable[Conflict]) -> dict[tuple[InstalledDist, ...], tuple
         groups.setdefault(conflict.dists, []).append(conflict)
     ordered = sorted(groups, key=lambda dists: [(dist.name, dist.version) for dist in dists])
     return {dists: tuple(groups[dists]) for dists in ordered}
-
-
-def _recorded(dist: InstalledDist, site: str) -> dict[str, str]:
-    """Path in normal form → hash as RECORD writes it (``sha256=…``), of all files that can conflict."""
-    # Not record_entries(): an object for each of 60,000 lines takes longer than all the rest.
-    found: dict[str, str] = {}
-    try:
-        with dist.record.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            for row in csv.reader(file):
-                if not row:
-                    continue
-                path, digest, _ = row
-                if path.endswith((".pyc", "/")):
-                    continue
-                if ".." in path or "./" in path or "//" in path or path[0] == "/":
-                    path = _normal(path, site)
-                if "__pycache__/" in path and "__pycache__" in path.split("/"):
-                    continue
-                if ".dist-info/" in path and path.partition("/")[0].endswith(".dist-info"):
-                    continue
-                found[path] = digest
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-    except (csv.Error, ValueError, IndexError) as error:
-        reason = f"is damaged ({error})"
-    else:
-        return found
-    raise UnreadableEnvironmentError(f"{dist}: {dist.record} {reason}", remedy=f"Install {dist} again.")
-
-
-def _normal(path: str, site: str) -> str:
-    """Relative to site-packages. Symlinks are not resolved: that would cost a look at the disk for each line."""
-    return os.path.relpath(os.path.join(site, path), site)  # noqa: PTH118  # a string, in bulk
 
 
 def _conflict(site: str, path: str, claims: tuple[Claim, ...]) -> Conflict:

@@ -125,8 +125,10 @@ def wheel_problem(tags: Iterable[str], interpreter: Interpreter) -> str:
 
 
 def _fits(python: str, interpreter: Interpreter) -> bool:
+    """Whether a wheel without an ABI fits: ``py37`` means 3.7 and later, ``cp37`` that one Python."""
     major, minor = interpreter.version
-    return any(tag in ("py3", f"py{major}{minor}", f"cp{major}{minor}", "cp3") for tag in python.split("."))
+    earlier = {f"py{major}{number}" for number in range(minor + 1)}
+    return any(tag in ("py3", "cp3", f"cp{major}{minor}") or tag in earlier for tag in python.split("."))
 
 
 def _settings(path: Path) -> dict[str, str]:

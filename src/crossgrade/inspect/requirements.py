@@ -1,8 +1,8 @@
-"""Whether what the dists of a virtual environment require is installed in it; its Python is never started.
+"""Whether what the dists of a virtual environment require is there: other dists, and the Python; it is never started.
 
-Sources: the PyPA specifications "Core metadata" (Requires-Dist), "Dependency specifiers" (PEP 508: requirements and
-the variables of markers) and "Version specifiers" (PEP 440: which versions fit; a local version such as 2.9.1+cu128
-fits ``==2.9.1``, and what is installed counts even where it is a prerelease).
+Sources: the PyPA specifications "Core metadata" (Requires-Dist, Requires-Python), "Dependency specifiers" (PEP 508:
+requirements and the variables of markers) and "Version specifiers" (PEP 440: which versions fit; a local version such
+as 2.9.1+cu128 fits ``==2.9.1``, and what is installed counts even where it is a prerelease).
 
 Dists that only the base Python has (``include-system-site-packages``) and those without a .dist-info directory
 (.egg-info) are not seen; neither is what an extra of a requirement (``x[extra]``) brings, as with ``pip check``.
@@ -23,10 +23,11 @@ from crossgrade.inspect.reading import read_regular
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-Lack = Literal["missing", "version", "requirement", "metadata"]
+Lack = Literal["missing", "version", "python", "requirement", "metadata"]
 
 _NAME = re.compile(r"^Name:[ \t]*\S", re.MULTILINE | re.IGNORECASE)
 _REQUIRES = re.compile(r"^Requires-Dist:(.*)$", re.MULTILINE | re.IGNORECASE)
+_REQUIRES_PYTHON = re.compile(r"^Requires-Python:(.*)$", re.MULTILINE | re.IGNORECASE)
 _FOLDED = re.compile(r"\n[ \t]+")
 # venv and uv write 3.14.0rc2, virtualenv 3.14.0.candidate.2.
 _PYTHON_VERSION = re.compile(
@@ -43,7 +44,8 @@ class Unmet:
     """A requirement of ``dist`` that is not met, or that cannot be judged.
 
     ``lack`` is ``missing`` (no dist of that name), ``version`` (``installed`` are the versions that are there; more
-    than one where an installer was interrupted), ``requirement`` (it, or its marker, or the version that is there is
+    than one where an installer was interrupted), ``python`` (the environment's Python, whose version is ``installed``,
+    is not one that Requires-Python allows), ``requirement`` (it, or its marker, or the version that is there is
     not in the standards' form) or ``metadata`` (the dist's METADATA is missing or damaged, so what it requires is not
     known). ``requirement`` is as METADATA writes it, ``asked`` its short form (``numpy<2``), ``problem`` says what is
     wrong with what cannot be judged.
@@ -64,6 +66,8 @@ class Unmet:
             return f"needs {self.asked}, and {self.name} is not installed"
         if self.lack == "version":
             return f"needs {self.asked}, and {self.name} {' and '.join(self.installed)} is installed"
+        if self.lack == "python":
+            return f"needs Python {self.asked}, and this environment runs {' and '.join(self.installed)}"
         if self.lack == "requirement":
             return f"has a requirement that cannot be judged ({self.requirement[:200]}): {self.problem}"
         return f"has requirements that are not known: {self.problem}"
@@ -83,7 +87,10 @@ def unmet(venv: Path) -> tuple[Unmet, ...]:
     for dist in dists:
         versions.setdefault(dist.name, []).append(dist.version)
     environment = marker_environment(venv)
-    return tuple(item for dist in dists for item in _unmet_by(dist, versions, environment))
+    full, release = environment["python_full_version"], environment["python_version"]
+    # Where only X.Y is known, whatever allows one of its releases is met.
+    pythons = [full] if _stated_version(venv, release) else [full, f"{release}.99"]
+    return tuple(item for dist in dists for item in _unmet_by(dist, versions, environment, pythons))
 
 
 def marker_environment(venv: Path) -> dict[str, str]:
@@ -123,15 +130,31 @@ def _stated_version(venv: Path, python: str) -> str:
     return ""
 
 
-def _unmet_by(dist: InstalledDist, versions: Mapping[str, list[str]], environment: dict[str, str]) -> list[Unmet]:
+def _unmet_by(
+    dist: InstalledDist, versions: Mapping[str, list[str]], environment: dict[str, str], pythons: list[str]
+) -> list[Unmet]:
     try:
-        requirements = _requirements(dist)
+        requirements, python = _requirements(dist)
     except OSError as error:
         return [Unmet(dist, "metadata", problem=f"its METADATA cannot be read ({error.strerror})")]
     except ValueError as error:
         return [Unmet(dist, "metadata", problem=f"its METADATA is damaged ({error})")]
-    judged = (_judge(dist, text, versions, environment) for text in requirements)
+    judged = [_judge_python(dist, python, pythons)] if python else []
+    judged += [_judge(dist, text, versions, environment) for text in requirements]
     return [item for item in judged if item is not None]
+
+
+def _judge_python(dist: InstalledDist, asked: str, pythons: list[str]) -> Unmet | None:
+    from packaging.specifiers import SpecifierSet
+
+    try:
+        specifiers = SpecifierSet(asked)
+        if any(specifiers.contains(version, prereleases=True) for version in pythons):
+            return None
+    except _UNPARSABLE as error:
+        problem = str(error).partition("\n")[0]
+        return Unmet(dist, "requirement", requirement=f"Requires-Python: {asked}", problem=problem)
+    return Unmet(dist, "python", f"Requires-Python: {asked}", asked, "Python", (pythons[0],))
 
 
 def _judge(
@@ -164,10 +187,15 @@ def _fits(requirement: Requirement, installed: list[str]) -> bool:
     return all(requirement.specifier.contains(Version(version), prereleases=True) for version in installed)
 
 
-def _requirements(dist: InstalledDist) -> list[str]:
-    """The values of Requires-Dist in order, each once. Raises OSError, and ValueError for what is no METADATA."""
+def _requirements(dist: InstalledDist) -> tuple[list[str], str]:
+    """The values of Requires-Dist in order, each once, and that of Requires-Python, empty if it has none.
+
+    Raises OSError, and ValueError for what is no METADATA.
+    """
     text = read_regular(dist.folder / "METADATA", METADATA_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
     headers = _FOLDED.sub(" ", text.partition("\n\n")[0])
     if not _NAME.search(headers):
         raise ValueError("it states no name" if text.strip() else "it is empty")
-    return list(dict.fromkeys(value.strip(" \t") for value in _REQUIRES.findall(headers)))
+    python = _REQUIRES_PYTHON.search(headers)
+    requirements = dict.fromkeys(value.strip(" \t") for value in _REQUIRES.findall(headers))
+    return list(requirements), python[1].strip() if python else ""

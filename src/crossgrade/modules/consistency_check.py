@@ -1,4 +1,4 @@
-"""consistency_check: do the dists of an environment fit together, by their files and requirements? Nothing is run."""
+"""consistency_check: do the dists fit together, by their files, requirements and builds? Nothing is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Checks that no two dists have written one file with different bytes, and that each requirement is met."""
+    """Checks that no dist has overwritten another's files, that each requirement is met, and that native modules were
+    compiled against the numpy and torch that are installed."""
 
     required_one_of: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"),)
     mutually_exclusive: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"),)
@@ -25,7 +26,7 @@ class Arguments:
     generation: int | None = argument(doc="The generation to check, as python_env returns it.", default=None)
     path: Path | None = argument(doc="A venv that is no generation. Its verdict is not kept.", default=None)
     ignore: tuple[str, ...] = argument(
-        doc="Globs of names of dists whose unmet requirements, and files that others write too, are only noted.",
+        doc="Globs of names of dists whose faults are only noted: requirements, files that others write too, builds.",
         default=(),
     )
     on_not_run: gate.OnNotRun = argument(doc="What a verdict of `not run` does to the run.", default="fail")
@@ -51,15 +52,12 @@ def foresee(arguments: Arguments, sight: Sight) -> Outcome:
 
 def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.consistency import judge_consistency
-    from crossgrade.inspect.dists import installed_dists
-    from crossgrade.inspect.ownership import conflicts
-    from crossgrade.inspect.requirements import unmet
+    from crossgrade.inspect.consistency import read_consistency
 
     candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
     venv = sight.venv(candidate.venv, candidate.generation)
     sight.progress(f"reading the records of {candidate.title}")
-    count = len(installed_dists(venv))
-    return judge_consistency(conflicts(venv), unmet(venv), ignore=arguments.ignore, dists=count)
+    return judge_consistency(read_consistency(venv), ignore=arguments.ignore)
 
 
 MODULE = Module(
@@ -70,5 +68,5 @@ MODULE = Module(
     plan=plan,
     apply=apply,
     foresee=foresee,
-    summary="Gate: no dist has overwritten another's files, and every requirement is met.",
+    summary="Gate: no dist has overwritten another's files, every requirement is met, builds fit numpy and torch.",
 )
