@@ -73,7 +73,7 @@ def compare_with_loader(venv: Path, work: Path) -> Agreement:
     agreed: Counter[str] = Counter()
     disagreed: list[str] = []
     for imported, files in groups.items():
-        said = _opened(venv, [f"{report.root}/{file.path}" for file in files], imported, driver, work)
+        said = opened(venv, [f"{report.root}/{file.path}" for file in files], imported, driver, work)
         for file in files:
             answer = said.get(f"{report.root}/{file.path}", "no answer")
             if _same(file, answer):
@@ -84,7 +84,8 @@ def compare_with_loader(venv: Path, work: Path) -> Agreement:
     return Agreement(agreed, tuple(disagreed))
 
 
-def _opened(venv: Path, paths: list[str], imported: tuple[str, ...], driver: Path, work: Path) -> dict[str, str]:
+def opened(venv: Path, paths: list[str], imported: tuple[str, ...], driver: Path, work: Path) -> dict[str, str]:
+    """What the loader says of each path after these imports; empty where it loads, ``signal 6`` where that aborts."""
     listed = work / "files"
     listed.write_text("\n".join(paths), errors="surrogateescape")
     done = subprocess.run(

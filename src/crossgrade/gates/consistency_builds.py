@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from crossgrade.gates.consistency_installation import printable
 from crossgrade.gates.verdict import Finding, Level, counted, joined
 from crossgrade.inspect.builds import Build, made_for
 from crossgrade.inspect.dists import InstalledDist
@@ -90,7 +91,7 @@ def _torch(dists: Sequence[InstalledDist], dist: InstalledDist, builds: Sequence
         "torch": torch.version,
         "lacks": list(symbols),
         "compiled_against": against,
-        "may_abort": [build.path for build in others],
+        "may_abort": [printable(build.path) for build in others],
     }
     yield Finding("failure" if others else "warning", str(dist), message, evidence)
 
@@ -134,8 +135,9 @@ def _limited_api(builds: Sequence[Build]) -> Iterator[Finding]:
         promised = f"CPython {build.promised[0]}.{build.promised[1]}"
         names = [f"{item.name} ({_since(item.since)})" for item in build.beyond]
         message = (
-            f"{build.path} is for the limited API of {promised} (abi3), and uses {joined(names, _SHOWN)}: another "
-            f"release of Python may break it. Install a build of {build.dist.name} for this Python where there is one"
+            f"{printable(build.path)} is for the limited API of {promised} (abi3), and uses {joined(names, _SHOWN)}: "
+            f"another release of Python may break it. Install a build of {build.dist.name} for this Python where "
+            f"there is one"
         )
         evidence: dict[str, JSON] = {
             **_evidence(build.dist, [build]),
@@ -162,8 +164,8 @@ def _release(version: str) -> tuple[int, int] | None:
 
 def _named(builds: Sequence[Build]) -> str:
     what = "module" if all(build.module for build in builds) else "native file"
-    return f"{counted(len(builds), what)} ({joined((build.path for build in builds), _SHOWN)})"
+    return f"{counted(len(builds), what)} ({joined((printable(build.path) for build in builds), _SHOWN)})"
 
 
 def _evidence(dist: InstalledDist, builds: Sequence[Build]) -> dict[str, JSON]:
-    return {"dist": str(dist), "files": [build.path for build in builds]}
+    return {"dist": str(dist), "files": [printable(build.path) for build in builds]}

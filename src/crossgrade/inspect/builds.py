@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -114,18 +114,25 @@ def _lacks_of_torch(
             return {}  # a torch that cannot be read is named elsewhere, and says nothing about the others
     if not unknown:
         return {}
+    try:
+        return _used_of(site, list(builds), wants, unknown)
+    except UnreadableElfError:
+        return {}  # a file that was whole a moment ago: something is being installed
+
+
+def _used_of(
+    site: str, builds: Sequence[Build], wants: Mapping[str, frozenset[bytes]], unknown: frozenset[bytes]
+) -> dict[str, tuple[str, ...]]:
+    """For each path the names among ``unknown`` that no sibling defines, and that a relocation refers to."""
     index = ElfIndex()
     found: dict[str, tuple[str, ...]] = {}
-    builds = list(builds)
     for build in builds:
         lacking = wants.get(build.path, frozenset()) & unknown
         for other in builds if lacking else ():
             if other.dist == build.dist and other.uses_torch:
                 lacking -= index.defined(f"{site}/{other.path}").plain
-        if lacking:
-            used = index.referenced(f"{site}/{build.path}", lacking)
-            if used:
-                found[build.path] = tuple(sorted(map(os.fsdecode, used)))
+        if lacking and (used := index.referenced(f"{site}/{build.path}", lacking)):
+            found[build.path] = tuple(sorted(map(os.fsdecode, used)))
     return found
 
 
