@@ -38,7 +38,8 @@ class Consistency:
 def read_consistency(venv: Path) -> Consistency:
     """Read RECORD, METADATA and WHEEL of each dist, and its native files; nothing is imported or run.
 
-    A stack of 207 dists and 75,000 files takes 0.5 s. Raises UnreadableEnvironmentError for what is no environment.
+    A stack of 207 dists and 75,000 files takes some 0.8 s, the native files 0.35 s of it.
+    Raises UnreadableEnvironmentError for what is no environment.
     """
     records = read_records(venv)
     dists = tuple(recorded.dist for recorded in records)
