@@ -123,7 +123,7 @@ def test_a_path_that_is_not_utf_8_can_be_reported(tmp_path: Path) -> None:
     assert "x\\udcff" in judge(venv).reason.encode().decode()
 
 
-@pytest.mark.parametrize("path", ["LICENSE", "tests/__init__.py", "docs/conf.py", "share/x.json"])
+@pytest.mark.parametrize("path", ["LICENSE", "tests/__init__.py", "docs/conf.py", "share/x.json", "build_backend.py"])
 def test_what_is_no_code_of_theirs_is_a_warning(tmp_path: Path, path: str) -> None:
     verdict = judge(bare_venv(tmp_path, a=lines("a", path), b=lines("b", path)))
     assert verdict.passed

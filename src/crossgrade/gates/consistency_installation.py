@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from crossgrade.gates.verdict import Finding, Level, counted, joined
 from crossgrade.inspect.consistency import Consistency
@@ -11,6 +12,7 @@ from crossgrade.inspect.installed_files import Recorded
 from crossgrade.inspect.version_pairs import Mismatch
 from crossgrade.inspect.wheel_fit import Unfit
 from crossgrade.jsontype import JSON
+from crossgrade.knowledge import table
 
 _SHOWN_FILES = 3
 # What careless wheels install beside their package, each its own
@@ -36,8 +38,14 @@ def judge_installation(facts: Consistency) -> Iterator[tuple[str, Finding]]:
 def is_code(path: str) -> bool:
     """Whether a file, by its path in site-packages, is Python or native code that its package works with."""
     name = path.rpartition("/")[2]
-    beside = path.partition("/")[0] in _BESIDE_PACKAGES
+    beside = path.partition("/")[0] in _BESIDE_PACKAGES or path in _build_files()
     return not beside and (name.endswith((".py", ".so")) or ".so." in name)
+
+
+@cache
+def _build_files() -> frozenset[str]:
+    """Files at the top of site-packages that only builds read."""
+    return frozenset(str(row["name"]) for row in table("build_files"))
 
 
 def printable(path: str) -> str:
