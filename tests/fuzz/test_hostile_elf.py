@@ -30,10 +30,10 @@ from tests.support.hostile import (
 from tests.support.native import have_gcc
 from tests.support.toolkits import toolkits
 
+from crossgrade.inspect.device_code import read_device_code
 from crossgrade.inspect.elf import BytesSource, UnreadableElfError, parse_elf
 from crossgrade.inspect.elf_index import ElfIndex
 from crossgrade.inspect.elf_symbols import defined_symbols, scan_symbols
-from crossgrade.inspect.gpu_architecture import read_device_code
 from crossgrade.inspect.loader_settings import read_loader_settings
 from crossgrade.inspect.loading import Loader, Process
 from crossgrade.inspect.symbols import SymbolChecker

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.cuobjdump import counted_images, device_code, listed
 from tests.support.native import have_gcc
 from tests.support.toolkits import toolkits
 
 from crossgrade.gates.gpu_arch import judge_gpu_arch
 from crossgrade.gates.verdict import Verdict
-from crossgrade.inspect.elf_index import ElfIndex
 from crossgrade.inspect.gpu_architecture import DeviceCode, coverage, parse_compute_capability
 from crossgrade.inspect.native import inspect_native
 
@@ -32,15 +30,6 @@ SASS, PTX, BOTH = "code=sm_{0}", "code=compute_{0}", "code=[compute_{0},sm_{0}]"
 @pytest.fixture(scope="module")
 def nvcc() -> Path:
     return toolkits().cuda_13_0 / "bin" / "nvcc"
-
-
-@pytest.fixture(scope="module")
-def cuobjdump() -> Path:
-    import nvidia  # type: ignore[import-not-found,import-untyped,unused-ignore]  # a folder of the dev wheels
-
-    found = next((Path(place) / "cu13/bin/cuobjdump" for place in nvidia.__path__), None)
-    assert found is not None
-    return found
 
 
 def compile_for(nvcc: Path, target: Path, *generate: str, options: tuple[str, ...] = ()) -> Path:
@@ -62,30 +51,9 @@ def architectures(*items: str) -> Iterator[str]:
 
 
 def read(path: Path) -> DeviceCode:
-    code = ElfIndex().read(str(path))[2]
+    code = device_code(path)
     assert code is not None
     return code
-
-
-def listed(cuobjdump: Path, path: Path) -> Counter[str]:
-    """What cuobjdump lists, as our names with counts."""
-    answer = subprocess.run(
-        [str(cuobjdump), "--list-elf", "--list-ptx", str(path)], capture_output=True, text=True, check=False
-    )
-    found: Counter[str] = Counter()
-    for line in answer.stdout.splitlines():
-        if match := re.search(r"\.sm_(\d+[af]?)\.(cubin|ptx)$", line):
-            found[("sm_" if match[2] == "cubin" else "compute_") + match[1]] += 1
-    return found
-
-
-def ours(code: DeviceCode) -> Counter[str]:
-    """The same from our reader; cuobjdump prints sm_120f as sm_120."""
-    found: Counter[str] = Counter()
-    for image in code.images:
-        name = image.name.removesuffix("f") if image.kind == "sass" else image.name
-        found[name] += image.count
-    return found
 
 
 CASES = {
@@ -108,11 +76,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_entries_and_verdicts(nvcc: Path, cuobjdump: Path, tmp_path: Path, name: str) -> None:
+def test_entries_and_verdicts(nvcc: Path, tmp_path: Path, name: str) -> None:
     generate, options, on_120, on_121 = CASES[name]
     path = compile_for(nvcc, tmp_path / "kernels.so", *architectures(*generate), options=options)
     code = read(path)
-    assert ours(code) == listed(cuobjdump, path)
+    assert counted_images(code) == listed(path)
     assert coverage(code, parse_compute_capability("12.0")) == on_120
     assert coverage(code, parse_compute_capability("12.1")) == on_121
 

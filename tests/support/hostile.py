@@ -15,10 +15,11 @@ from tempfile import TemporaryDirectory
 
 from tests.support.native import build, build_program
 
+from crossgrade.inspect.device_code import read_device_code, summarize
 from crossgrade.inspect.elf import BytesSource, ElfFile, UnreadableElfError, parse_elf
 from crossgrade.inspect.elf_symbols import defined_symbols, list_symbols, referenced_symbols, scan_symbols
 from crossgrade.inspect.fatbin import FatbinContainer, read_fatbin
-from crossgrade.inspect.gpu_architecture import DeviceCode, read_device_code, summarize
+from crossgrade.inspect.gpu_architecture import DeviceCode
 
 _SMALL = ("-nostdlib", "-s", "-Wl,-z,noseparate-code", "-Wl,--build-id=none", "-Wl,-z,norelro")
 _VERSIONED = "V_1 { global: f; local: *; };\nV_2 { global: g; } V_1;"

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.support.native import build, build_program, have_gcc
 
+from crossgrade.inspect.device_code import read_device_code
 from crossgrade.inspect.elf import BytesSource, UnreadableElfError, parse_elf
 from crossgrade.inspect.elf_symbols import defined_symbols, list_symbols, referenced_symbols, scan_symbols
-from crossgrade.inspect.gpu_architecture import read_device_code
 from crossgrade.inspect.loader_settings import parse_loader_cache, settings_from_diagnostics
 
 pytestmark = pytest.mark.skipif(not have_gcc(), reason="gcc is not installed")

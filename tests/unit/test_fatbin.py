@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from crossgrade.inspect.device_code import summarize
 from crossgrade.inspect.elf import BytesSource
 from crossgrade.inspect.fatbin import FatbinContainer, UnreadableFatbinError, read_fatbin
-from crossgrade.inspect.gpu_architecture import summarize
 
 ZSTD, LZ4, SPECIFIC, FAMILY = 1 << 15, 1 << 13, 1 << 20, 1 << 21
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from crossgrade.errors import WrongOptionsError
 from crossgrade.gates.gpu_arch import judge_gpu_arch
 from crossgrade.gates.verdict import Finding, Verdict
+from crossgrade.inspect.device_packages import DevicePackages, KernelSources
 from crossgrade.inspect.gpu_architecture import (
     DeviceCode,
     DeviceImage,
@@ -104,6 +107,102 @@ def test_ptx_alone_fails_unless_allowed() -> None:
     allowed = judge_gpu_arch(report, allow_ptx=True)
     assert allowed.outcome == "passed"
     assert "JIT" in allowed.of_level("warning")[0].message
+
+
+def of_dist(report: NativeReport, dist: str, *kinds: str) -> NativeReport:
+    """The same with all files in one dist, their kinds in turn."""
+    chosen = kinds or ("library",) * len(report.files)
+    files = tuple(replace(file, dist=dist, kind=kind) for file, kind in zip(report.files, chosen, strict=True))
+    return replace(report, files=files)
+
+
+def verdict_of(verdict: Verdict, dist: str) -> JSON:
+    dists = verdict.figures["dists"]
+    assert isinstance(dists, dict)
+    row = dists[dist]
+    assert isinstance(row, dict)
+    return row["verdict"]
+
+
+def test_a_dist_is_one_answer_and_what_falls_away_is_named() -> None:
+    report = of_dist(report_with(common=code_of("sm_120a"), flash=code_of("sm_90a", "sm_80")), "kernels 1.0")
+    verdict = judge_gpu_arch(report)
+    assert verdict.outcome == "passed"
+    (warning,) = verdict.of_level("warning")
+    assert warning.subject == "kernels 1.0"
+    assert "1 of its 2 modules" in warning.message
+    assert "flash.so (sm_80, sm_90a)" in warning.message
+    assert verdict_of(verdict, "kernels 1.0") == "covers in some modules"
+    named = judge_gpu_arch(report, require=["*/flash.so"])
+    assert named.outcome == "failed"
+    assert named.reason.startswith("pkg/flash.so: holds no device code that runs on sm_120")
+
+
+def test_a_dist_without_any_code_for_the_gpu_fails() -> None:
+    report = of_dist(report_with(common=code_of("sm_90a"), flash=code_of("sm_80")), "kernels 1.0")
+    verdict = judge_gpu_arch(report)
+    assert verdict.outcome == "failed"
+    assert len(verdict.of_level("failure")) == 2
+    assert verdict_of(verdict, "kernels 1.0") == "does not cover"
+    # That another dist covers the GPU is no excuse.
+    other = of_dist(report_with(other=code_of("sm_120")), "other 1.0")
+    assert judge_gpu_arch(replace(report, files=report.files + other.files)).outcome == "failed"
+
+
+def test_ptx_of_a_dist_that_runs_natively_is_a_warning() -> None:
+    report = of_dist(report_with(common=code_of("sm_120"), small=code_of("compute_80")), "kernels 1.0")
+    verdict = judge_gpu_arch(report)
+    assert verdict.outcome == "passed"
+    assert "compiles the PTX" in verdict.of_level("warning")[0].message
+    alone = of_dist(report_with(small=code_of("compute_80"), old=code_of("sm_70")), "kernels 1.0")
+    assert verdict_of(judge_gpu_arch(alone), "kernels 1.0") == "by PTX only"
+    assert judge_gpu_arch(alone).outcome == "failed"
+    assert judge_gpu_arch(alone, allow_ptx=True).outcome == "passed"
+
+
+def test_loose_cubins_are_counted_by_architecture_and_never_fail() -> None:
+    report = of_dist(
+        report_with(a=code_of("sm_100f"), b=code_of("sm_100f"), c=code_of("sm_103a")), "cubins 1", *["cubin"] * 3
+    )
+    verdict = judge_gpu_arch(report)
+    assert verdict.outcome == "passed"
+    (warning,) = verdict.of_level("warning")
+    assert warning.subject == "cubins 1"
+    assert "3 files of device code" in warning.message
+    dists = verdict.figures["dists"]
+    assert isinstance(dists, dict)
+    assert dists["cubins 1"] == {
+        "verdict": "does not cover", "holds": ["sm_100f", "sm_103a"], "files": 3, "loose": {"sm_100f": 2, "sm_103a": 1},
+    }  # fmt: skip
+    assert verdict.figures["architectures"] == {}
+    assert judge_gpu_arch(report, "10.3").of_level("warning") == ()
+
+
+def test_what_a_server_does_without_is_a_warning_unless_it_is_required() -> None:
+    file = NativeFile("deep_ep/_C.so", "library", "x86_64", 1000, "sgl-deep-ep 1", device_code=code_of("sm_90"))
+    report = replace(report_with(), files=(file,))
+    verdict = judge_gpu_arch(report)
+    assert verdict.outcome == "passed"
+    assert "expert parallelism" in verdict.of_level("warning")[0].message
+    assert judge_gpu_arch(report, require=["deep_ep/*"]).outcome == "failed"
+
+
+def test_a_dist_that_is_built_at_first_use() -> None:
+    packages = DevicePackages((), (KernelSources("jit 1.0", 3, ("nvcc",), ("90a", "120f")),), ("bin/nvcc",))
+    nothing = judge_gpu_arch(report_with(plain=None), packages=packages)
+    assert nothing.outcome == "not run"
+    assert "1 dist built at first use" in nothing.reason
+    verdict = judge_gpu_arch(report_with(good=code_of("sm_120")), packages=packages)
+    assert verdict_of(verdict, "jit 1.0") == "built at first use"
+    (note,) = verdict.of_level("note")
+    assert "3 CUDA sources built at first use, by nvcc (nvcc: bin/nvcc)" in note.message
+    assert "90a, 120f" in note.message
+
+
+def test_code_in_ordinary_data_counts() -> None:
+    code = DeviceCode((image_of("sm_75"),), ((("sm_120",), 4),), embedded=(image_of("sm_120"),))
+    assert coverage(code, (12, 0)) == "native"
+    assert coverage(code, (9, 0)) == "none"
 
 
 def test_only_required_files_can_fail() -> None:

@@ -176,10 +176,19 @@ def _look(subject: Subject, working: Working | None, driver: str | None, options
         chosen = frozenset(path.removeprefix(f"{report.root}/") for path in subject.files)
         report = replace(report, files=tuple(file for file in report.files if file.path in chosen))
         loading = about(loading, report)
-    gpu = judge_gpu_arch(report, options["for_"], allow_ptx=True, driver=driver) if options["for_"] else None
+    gpu = _gpu(subject, report, options["for_"], driver) if options["for_"] else None
     if subject.files is not None or not (subject.root / "pyvenv.cfg").is_file():
         return Inspected(subject, report, loading, gpu, None, None)
     return Inspected(subject, report, loading, gpu, *_of_venv(subject.root, report, driver, options))
+
+
+def _gpu(subject: Subject, report: NativeReport, target: str, driver: str | None) -> Verdict:
+    """The device code of the chosen files; of a whole venv or folder also what no process loads by itself."""
+    from crossgrade.inspect.device_packages import device_packages
+
+    site = report.interpreter.site_packages if report.interpreter else None
+    packages = device_packages(report.root, site) if subject.files is None else None
+    return judge_gpu_arch(report, target, allow_ptx=True, driver=driver, packages=packages)
 
 
 def _loading(report: NativeReport, working: Working | None, ahead: GraphAhead, options: Options) -> Verdict:

@@ -164,7 +164,10 @@ def parse_elf(source: Source) -> ElfFile:
     form, _, program_offset, section_offset, flags, _, entry_size, program_count, *rest = header
     section_entry_size, section_count, names_index = rest
     if machine == "cuda" or kind in ("relocatable", "core"):
-        return ElfFile(bits, machine, kind, understood=True, flags=flags)
+        sections: tuple[Section, ...] = ()
+        if kind == "relocatable" and machine != "cuda":  # an object file may hold device code for a later link
+            sections = _section_headers(source, section_offset, section_entry_size, section_count, names_index)
+        return ElfFile(bits, machine, kind, understood=True, flags=flags, sections=sections)
     if kind not in ("shared", "executable"):
         raise UnreadableElfError(f"it is neither a shared library nor a program, but of {kind}")
     if machine in _HOSTS:

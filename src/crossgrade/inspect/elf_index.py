@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Hashable
 
+from crossgrade.inspect.device_code import read_device_code
 from crossgrade.inspect.elf import ElfFile, FileSource, UnreadableElfError, parse_elf
 from crossgrade.inspect.elf_symbols import (
     Defined,
@@ -18,7 +19,7 @@ from crossgrade.inspect.elf_symbols import (
     referenced_symbols,
     scan_symbols,
 )
-from crossgrade.inspect.gpu_architecture import DeviceCode, read_device_code
+from crossgrade.inspect.gpu_architecture import DeviceCode
 
 
 class ElfIndex:

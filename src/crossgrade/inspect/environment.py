@@ -129,6 +129,16 @@ def recorded(path: Path) -> Iterator[str]:
         yield line.rsplit(",", 2)[0].strip('"')
 
 
+def recorded_files(site_packages: Path) -> Iterator[tuple[Dist, list[str]]]:
+    """Each dist with the absolute paths that its RECORD lists, in order of their folders."""
+    prefix = f"{site_packages}/"
+    for folder in sorted(site_packages.glob("*.dist-info")):
+        name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+        names = (item if item.startswith("/") else prefix + item for item in recorded(folder / "RECORD"))
+        paths = [os.path.normpath(name) if "/../" in name else name for name in names]
+        yield Dist(name.replace("_", "-"), version, ()), paths
+
+
 def _tags(path: Path) -> tuple[str, ...]:
     try:
         lines = read_regular(path, _MOST_RECORD).decode("utf-8", "replace").splitlines()

@@ -19,6 +19,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from crossgrade.inspect.cubin import flag_variant
+from crossgrade.inspect.decompress import beginning
 from crossgrade.inspect.elf import Source, UnreadableElfError
 
 MAGIC = 0xBA55ED50
@@ -35,8 +37,13 @@ MAX_PIECES = 1 << 17
 _MAX_PADDING = 1 << 10
 # An entry's header and the beginning of its payload: nvcc writes headers of 64 to 120 bytes.
 _BEGINNING = 256
-# nvcc's device link step adds a cubin without any function to most files: 1.5 to 2 kB.
-_EMPTY_CUBIN_LIMIT = 1 << 14
+# nvcc's device link step adds a cubin without any function to most files: 1.5 to 2 kB, packed 300 to 600 bytes. PTX of
+# host code alone is a comment and three directives.
+_EMPTY_LIMITS = {"sass": 1 << 14, "ptx": 1 << 10}
+_EMPTY_PACKED_LIMIT = 1 << 10
+# Entries of nvFatbin 12.4 have no flag for a variant; there was none before sm_90a.
+_FIRST_WITH_VARIANT = 90
+_HEADER_PACKED = 128  # LZ4 makes of 64 bytes 66 at most
 
 
 class UnreadableFatbinError(UnreadableElfError):
@@ -49,7 +56,7 @@ class FatbinEntry:
 
     ``architecture`` is 120 for sm_120 and compute_120, ``variant`` is ``""``, ``"a"`` or ``"f"``,
     ``compression`` is ``""``, ``"lz4"`` or ``"zstd"``, sizes are in bytes, ``version`` is the PTX ISA version
-    of PTX, such as (9, 0). ``empty`` is True for machine code that holds no function at all.
+    of PTX, such as (9, 0). ``empty`` is True for machine code or PTX that holds no function at all.
     """
 
     kind: str
@@ -127,7 +134,7 @@ def _entries(source: Source, offset: int, stop: int, most: int) -> tuple[FatbinE
     while offset < stop:
         if stop - offset < _ENTRY.size:
             raise UnreadableFatbinError("a piece of its device code has no room for its header")
-        beginning = source.read(offset, min(_BEGINNING, stop - offset))
+        first = source.read(offset, min(_BEGINNING, stop - offset))
         (
             number,
             _,
@@ -143,29 +150,36 @@ def _entries(source: Source, offset: int, stop: int, most: int) -> tuple[FatbinE
             flags,
             _,
             original,
-        ) = _ENTRY.unpack_from(beginning)
+        ) = _ENTRY.unpack_from(first)
         following = offset + header_size + payload
         if header_size < _ENTRY.size or following > stop:
             raise UnreadableFatbinError("a piece of its device code is cut short")
         kind = KINDS.get(number, f"kind{number}")
         compression = "zstd" if flags & _FLAG_ZSTD else "lz4" if flags & _FLAG_LZ4 else ""
         variant = "a" if flags & _FLAG_ARCHITECTURE_SPECIFIC else "f" if flags & _FLAG_FAMILY_SPECIFIC else ""
-        begins = beginning[header_size : header_size + min(4, payload)]
+        begins = first[header_size : header_size + min(4, payload)]
         expected = _ZSTD_MAGIC if compression == "zstd" else _ELF_MAGIC if kind == "sass" and not compression else b""
         if header_size + 4 <= _BEGINNING and not begins.startswith(expected):
             raise UnreadableFatbinError(f"a piece of its device code at {offset:#x} is not what its header says")
-        small = kind == "sass" and not compression and payload <= _EMPTY_CUBIN_LIMIT
+        stored = compressed if compression and 0 < compressed <= payload else payload
+        size = original if compression else payload
+        begin = offset + header_size
+        if kind == "sass" and not variant and architecture >= _FIRST_WITH_VARIANT and compression != "zstd":
+            head = source.read(begin, min(stored, _HEADER_PACKED))
+            variant = flag_variant(beginning(head, compression, 64))
+        small = size <= _EMPTY_LIMITS.get(kind, -1) and (not compression or stored <= _EMPTY_PACKED_LIMIT)
+        empty = small and _holds_no_function(kind, beginning(source.read(begin, stored), compression, size))
         found.append(
             FatbinEntry(
                 kind=kind,
                 architecture=architecture,
                 variant=variant,
                 compression=compression,
-                payload_size=compressed if compression and 0 < compressed <= payload else payload,
-                uncompressed_size=original if compression else payload,
+                payload_size=stored,
+                uncompressed_size=size,
                 version=(major, minor) if kind == "ptx" else None,
                 flags=flags,
-                empty=small and _holds_no_function(source.read(offset + header_size, payload)),
+                empty=empty,
             )
         )
         if len(found) > most:
@@ -174,12 +188,14 @@ def _entries(source: Source, offset: int, stop: int, most: int) -> tuple[FatbinE
     return tuple(found)
 
 
-def _holds_no_function(cubin: bytes) -> bool:
-    """Whether a cubin, itself an ELF file, has no section with machine code."""
-    if len(cubin) < 64 or cubin[:4] != _ELF_MAGIC or cubin[4] != 2:
+def _holds_no_function(kind: str, code: bytes) -> bool:
+    """Whether PTX has no kernel and no function, or a cubin, itself an ELF file, no section with machine code."""
+    if kind == "ptx":
+        return b".version" in code and b".entry" not in code and b".func" not in code
+    if len(code) < 64 or code[:4] != _ELF_MAGIC or code[4] != 2:
         return False
-    place, size, count = struct.unpack_from("<Q", cubin, 40)[0], *struct.unpack_from("<HH", cubin, 58)
-    if size != 64 or place + size * count > len(cubin):
+    place, size, count = struct.unpack_from("<Q", code, 40)[0], *struct.unpack_from("<HH", code, 58)
+    if size != 64 or place + size * count > len(code):
         return False
     executable = 0x4  # SHF_EXECINSTR
-    return not any(struct.unpack_from("<Q", cubin, place + 64 * index + 8)[0] & executable for index in range(count))
+    return not any(struct.unpack_from("<Q", code, place + 64 * index + 8)[0] & executable for index in range(count))

@@ -20,14 +20,9 @@ from functools import cache, cached_property
 from typing import Literal
 
 from crossgrade.errors import WrongOptionsError
-from crossgrade.inspect.elf import ElfFile, Source
-from crossgrade.inspect.fatbin import MAGIC, MAX_PIECES, FatbinContainer, UnreadableFatbinError, read_fatbin
 from crossgrade.knowledge import table
 
 Coverage = Literal["native", "jit", "none"]
-
-_BLOCK, _MAX_SEARCHED = 1 << 20, 1 << 32  # bytes
-_EXECUTABLE_SECTION, _RELOCATABLE_SECTION = ".nv_fatbin", "__nv_relfatbin"
 
 
 @dataclass(frozen=True)
@@ -50,22 +45,25 @@ class DeviceCode:
 
     ``units`` lists which images stand together in one container (a translation unit), with the number of such
     containers; containers without any function are left out. ``relocatable`` names images that only a later
-    device link can use.
+    device link can use. ``embedded`` are images that stand in the file's ordinary data, where the library itself
+    takes them from at run time, as cuFFT and cuBLASLt do; cuobjdump does not list them.
     """
 
     images: tuple[DeviceImage, ...]
     units: tuple[tuple[tuple[str, ...], int], ...]
     relocatable: tuple[str, ...] = ()
+    embedded: tuple[DeviceImage, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, DeviceImage]:
         """The images by their names; those of one name differ only in how they are packed."""
-        return {image.name: image for image in self.images}
+        return {image.name: image for image in (*self.images, *self.embedded)}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Each image once, as compilers write it, lowest architecture first."""
-        ordered = sorted(self.images, key=lambda image: (image.kind != "sass", image.architecture, image.variant))
+        held = (*self.images, *self.embedded)
+        ordered = sorted(held, key=lambda image: (image.kind != "sass", image.architecture, image.variant))
         return tuple(dict.fromkeys(image.name for image in ordered))
 
 
@@ -141,7 +139,7 @@ def jit_ptx(code: DeviceCode, capability: tuple[int, int]) -> tuple[tuple[str, i
             continue
         fit = [
             (image.architecture, version_of(image.ptx_version), image.ptx_version)
-            for image in code.images
+            for image in (*code.images, *code.embedded)
             if image.name in names
             and image.ptx_version is not None
             and runs(image.kind, image.architecture, image.variant, capability) == "jit"
@@ -154,81 +152,3 @@ def jit_ptx(code: DeviceCode, capability: tuple[int, int]) -> tuple[tuple[str, i
 def version_of(text: str) -> tuple[int, ...]:
     """``9.0`` as (9, 0)."""
     return tuple(map(int, text.split(".")))
-
-
-def read_device_code(source: Source, elf: ElfFile) -> DeviceCode | None:
-    """The device code of a file, or None where it has none. Raises `UnreadableFatbinError`."""
-    sections = [s for s in elf.sections if s.name in (_EXECUTABLE_SECTION, _RELOCATABLE_SECTION) and s.size]
-    containers: list[FatbinContainer] = []
-    relocatable: list[FatbinContainer] = []
-    for section in sections:
-        chosen = containers if section.name == _EXECUTABLE_SECTION else relocatable
-        # Sections may lie over one another: what is left for one is what the others have not used.
-        left = MAX_PIECES - pieces(containers) - pieces(relocatable)
-        chosen.extend(read_fatbin(source, section.offset, section.size, left))
-    if not elf.sections:
-        containers.extend(_search(source, elf))
-    return summarize(containers, relocatable)
-
-
-def summarize(containers: Sequence[FatbinContainer], relocatable: Sequence[FatbinContainer] = ()) -> DeviceCode | None:
-    """Count what the containers hold; None where they hold nothing."""
-    if not containers and not relocatable:
-        return None
-    counts: Counter[tuple[str, str, int, str, str, str | None]] = Counter()
-    sizes: Counter[tuple[str, str, int, str, str, str | None]] = Counter()
-    units: Counter[tuple[str, ...]] = Counter()
-    for container in containers:
-        names = []
-        for entry in container.entries:
-            version = ".".join(map(str, entry.version)) if entry.version else None
-            key = (entry.name, entry.kind, entry.architecture, entry.variant, entry.compression, version)
-            counts[key] += 1
-            sizes[key] += entry.payload_size
-            if not entry.empty:
-                names.append(entry.name)
-        if names:
-            units[tuple(dict.fromkeys(names))] += 1
-    images = tuple(DeviceImage(*key, count, sizes[key]) for key, count in counts.items())
-    later = dict.fromkeys(entry.name for container in relocatable for entry in container.entries)
-    return DeviceCode(images, tuple(units.items()), tuple(later)) if images or later else None
-
-
-def pieces(containers: Sequence[FatbinContainer]) -> int:
-    """How many containers and entries these are."""
-    return len(containers) + sum(len(container.entries) for container in containers)
-
-
-def _search(source: Source, elf: ElfFile) -> list[FatbinContainer]:
-    """Containers in a file without section headers, found by their first bytes in what the loader maps."""
-    head = MAGIC.to_bytes(4, "little") + b"\x01\x00\x10\x00"
-    found: list[FatbinContainer] = []
-    left = MAX_PIECES
-    ranges = _ranges(elf)
-    if sum(stop - start for start, stop in ranges) > _MAX_SEARCHED:
-        raise UnreadableFatbinError("it has no section headers and is too large to be searched for device code")
-    for start, stop in ranges:
-        place = start
-        while place < stop:
-            block = source.read(place, min(_BLOCK, stop - place))
-            at = 0
-            while 0 <= (hit := block.find(head, at)) <= len(block) - 16:
-                size = 16 + int.from_bytes(block[hit + 8 : hit + 16], "little")
-                containers = read_fatbin(source, place + hit, size, left)
-                left -= pieces(containers)
-                found.extend(containers)
-                at = hit + size
-            # The next block begins behind what was read, or where a header could begin that this one cuts in two.
-            place += max(at, len(block) - 15 if place + len(block) < stop else len(block))
-    return found
-
-
-def _ranges(elf: ElfFile) -> list[tuple[int, int]]:
-    """The parts of the file that are loaded, each byte once: segments may show the same part many times."""
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted((segment.offset, segment.offset + segment.size) for segment in elf.segments):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-        else:
-            merged.append((start, stop))
-    return merged

@@ -28,8 +28,9 @@ class Arguments:
         doc="A venv, or any directory, that is no generation. Its verdict is not kept.", default=None
     )
     require: tuple[str, ...] = argument(
-        doc="Globs (relative to the environment; `*` also matches `/`) of the files that must have code for "
-        "the GPU; others are only noted. By default every file that holds device code.",
+        doc="Globs (relative to the environment; `*` also matches `/`) of the modules that must have code for "
+        "the GPU, each by itself; others are only noted. By default each dist that holds device code must cover the "
+        "GPU in some module, and the modules that fall away are warned about.",
         default=(),
     )
     allow_ptx: bool = argument(
@@ -73,18 +74,22 @@ def foresee(arguments: Arguments, sight: Sight) -> Outcome:
 
 def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.gpu_arch import judge_gpu_arch
+    from crossgrade.inspect.device_packages import device_packages
     from crossgrade.inspect.native import inspect_native
 
     candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
     venv = sight.venv(candidate.venv, candidate.generation)
     sight.require_certain(venv)
     sight.progress(f"reading the device code of {candidate.title}")
+    report = inspect_native(venv)
+    site = report.interpreter.site_packages if report.interpreter else None
     return judge_gpu_arch(
-        inspect_native(venv),
+        report,
         arguments.compute_capability,
         require=arguments.require or None,
         allow_ptx=arguments.allow_ptx,
         driver=gate.driver(arguments.driver),
+        packages=device_packages(report.root, site),
     )
 
 
