@@ -64,7 +64,7 @@ def test_kinds_variants_and_compression() -> None:
         entry(2, 120, header_size=112),
         entry(2, 120, 0x11 | SPECIFIC | ZSTD, compressed=33, original=5000),
         entry(1, 120, 0x11 | FAMILY | LZ4, header_size=80, compressed=60, original=400),
-        entry(8, 120, 0x10011 | ZSTD, header_size=120),
+        entry(8, 120, 0x10011 | ZSTD, b"\x19\xb5\x27\x89".ljust(64, b"x"), header_size=120),
         entry(64, 90),
     )
     (found,) = read(data)
