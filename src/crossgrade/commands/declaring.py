@@ -55,7 +55,7 @@ _HELP = {
     "archive": "The archive to restore from.",
     "one": "A generation.",
     "other": "Another one.",
-    "force": "Also the backup, or the generation that `rollback` would go to.",
+    "force": "retire: also the backup, or the generation that `rollback` would go to. init: replace what is there.",
     "link": "Make this path the active link, in a store that has none.",
     "level": "How hard zstd tries: 1 is quick, 19 is small.",
     "path": "A venv, a folder, a wheel or a file. May be given several times, and without --path.",
@@ -70,9 +70,12 @@ _HELP = {
     "driver": "The NVIDIA driver to judge for, such as 580.95.05 (default: this machine's).",
     "cuda_home": "A CUDA toolkit to look at beside those in the venv, as CUDA_HOME names it.",
     "only": "Only these sections, with commas: system, gpus, toolkits, compilers, venv, holders, units.",
-    "venv": "The environment to look at (default: the store's active one, else VIRTUAL_ENV).",
     "text": "The output, a file that holds it, or - for standard input. Also without --text.",
     "context": "What is known beside it: gpu=12.0, torch=2.11.0, torch_cuda=13.0, … May be given several times.",
+    "venv": "The environment (default for facts: the store's active one, else VIRTUAL_ENV; for init: the server's).",
+    "folder": "Where to write playbook.yml and inventory.yml (default: here).",
+    "cuda": "The CUDA release to move to (default: 13.0).",
+    "port": "The server that listens on this port, where several run.",
     "fix": "Mend what can be mended by itself.",
 }
 
@@ -88,7 +91,18 @@ class CommandTask(Task[Callable[..., None]]):
         options: dict[str, Any] = super().arg_opts(name, default, taken_names)
         if name in _SHORT:
             options["names"].append(_SHORT[name])
-        if name in ("to", "keep", "generation", "level", "one", "other", "confirm_within", "gigabytes", "driver"):
+        if name in (
+            "to",
+            "keep",
+            "generation",
+            "level",
+            "one",
+            "other",
+            "confirm_within",
+            "gigabytes",
+            "driver",
+            "port",
+        ):
             options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
         return options
 

@@ -41,3 +41,19 @@ def explain(
     from crossgrade.commands.explaining import explain_command
 
     leave(explain_command({"text": text, "context": context, "json": json}))
+
+
+@command("init")
+def init(
+    context: Context,
+    folder: str = "",
+    venv: str = "",
+    port: str = "",
+    cuda: str = "13.0",
+    force: bool = False,
+    json: bool = False,
+) -> None:
+    """Write a first playbook and inventory from the inference server that runs now."""
+    from crossgrade.commands.initializing import init_command
+
+    leave(init_command(options_of(locals())))

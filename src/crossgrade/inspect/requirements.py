@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -91,6 +92,20 @@ def unmet(venv: Path) -> tuple[Unmet, ...]:
     # Where only X.Y is known, whatever allows one of its releases is met.
     pythons = [full] if _stated_version(venv, release) else [full, f"{release}.99"]
     return tuple(item for dist in dists for item in _unmet_by(dist, versions, environment, pythons))
+
+
+def required_names(dist: InstalledDist) -> frozenset[str]:
+    """The normalized names of the dists that a dist asks for, also behind a marker or an extra.
+
+    What cannot be parsed is left out. Raises OSError, and ValueError for what is no METADATA.
+    """
+    from packaging.requirements import Requirement
+
+    names = set()
+    for line in _requirements(dist):
+        with suppress(*_UNPARSABLE):
+            names.add(normalize_name(Requirement(line).name))
+    return frozenset(names)
 
 
 def marker_environment(venv: Path) -> dict[str, str]:
