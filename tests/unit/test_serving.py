@@ -207,3 +207,9 @@ def test_the_port_that_it_listens_on_and_what_is_called_otherwise() -> None:
     server = the_server("python -m sglang.launch_server --model m --cuda-graph-max-bs 64", ports=(32123,))
     assert server.port == 32123
     assert list(server.renamed) == ["--cuda-graph-max-bs"]
+
+
+def test_what_a_person_should_know_of() -> None:
+    line = "python -m sglang.launch_server --model m --nnodes"
+    assert list(the_server(f"{line} 2 --config serve.yml").noted) == ["--nnodes", "--config"]
+    assert not the_server(f"{line} 1").noted

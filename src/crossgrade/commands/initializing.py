@@ -182,7 +182,10 @@ def _ask(servers: Sequence[Server], environments: Mapping[int, Path | None]) -> 
     lines = [f"  {_line(server)}, environment {environments[server.pid] or 'not known'}" for server in servers]
     if sys.stdin.isatty() and sys.stdout.isatty():
         print(*lines, sep="\n")  # noqa: T201 - a question to a person
-        said = input("Which one? Its port: ").strip()
+        try:
+            said = input("Which one? Its port: ").strip()
+        except EOFError:
+            said = ""
         chosen = [server for server in servers if said == str(server.port)]
         if len(chosen) == 1:
             return chosen[0]

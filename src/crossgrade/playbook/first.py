@@ -58,6 +58,9 @@ def _assumptions(found: Found) -> Iterator[str]:
         if server.unread:
             yield f"not read: the {server.unread}; root can"
         yield from _about_the_unit(server, found.uid)
+        if server.uid not in (None, found.uid):
+            yield f"it runs as user {server.uid}, this ran as {found.uid}: what crossgrade builds belongs to who runs it"
+        yield from (f"{name}: {note}" for name, note in server.noted.items())
         yield from (f"{one.name} is not given to servers under test: {one.why}" for one in server.left_out)
         yield from (f"{old} is {new} in newer versions: change the launch line" for old, new in server.renamed.items())
         yield from (
@@ -304,6 +307,7 @@ def _window(found: Found, one: Mapping[str, str]) -> Iterator[str]:
     inner += _task("Activate the candidate", "activate", activate, last=not unit)
     if unit and server is not None:
         host = "127.0.0.1" if server.host in EVERYWHERE else server.host
+        host = f"[{host}]" if ":" in host and host[0] != "[" else host
         inner += [
             "    # It must stay healthy after the restart, or everything goes back and the unit is restarted again.",
             "    healthy:",
