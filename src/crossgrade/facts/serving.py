@@ -68,7 +68,8 @@ class Server:
     `command` starts it again, with ``{python}``, ``{venv}``, ``{host}`` and ``{port}`` for what changes; a `Secret`
     stands for a word that is one. `environment` is the same for variables. `unit` is its systemd service, `user_unit`
     says that it is one of a user's own systemd. `renamed` are its options that newer versions call otherwise, with
-    their new names, `noted` those that a person should know of, with the reason. `venvs` are the folders that may be its environment, the likeliest first.
+    their new names, `noted` those that a person should know of, with the reason. `venvs` are the folders that may be
+    its environment, the likeliest first. `unread` names what could not be read.
     """
 
     pid: int

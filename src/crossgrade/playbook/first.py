@@ -59,7 +59,7 @@ def _assumptions(found: Found) -> Iterator[str]:
             yield f"not read: the {server.unread}; root can"
         yield from _about_the_unit(server, found.uid)
         if server.uid not in (None, found.uid):
-            yield f"it runs as user {server.uid}, this ran as {found.uid}: what crossgrade builds belongs to who runs it"
+            yield f"it runs as user {server.uid}, not as {found.uid}: what crossgrade builds belongs to who runs it"
         yield from (f"{name}: {note}" for name, note in server.noted.items())
         yield from (f"{one.name} is not given to servers under test: {one.why}" for one in server.left_out)
         yield from (f"{old} is {new} in newer versions: change the launch line" for old, new in server.renamed.items())
