@@ -12,8 +12,8 @@ import pytest
 from tests.support.tiny_wheels import tiny_venv, tiny_wheel
 from tests.support.toolkits import uv_program
 
-from crossgrade.inspect.dists import UnreadableEnvironmentError, site_packages
-from crossgrade.inspect.requirements import Unmet, marker_environment, unmet
+from crossgrade.inspect.dists import InstalledDist, UnreadableEnvironmentError, site_packages
+from crossgrade.inspect.requirements import Unmet, marker_environment, required_names, unmet
 
 
 def bare_venv(place: Path, python: str = "3.11", settings: str = "") -> Path:
@@ -273,3 +273,12 @@ def test_damaged_metadata_is_an_item(tmp_path: Path, metadata: bytes | None, pro
     found = only(venv)
     assert found.lack == "metadata"
     assert problem in str(found)
+
+
+def test_the_names_that_a_dist_asks_for(tmp_path: Path) -> None:
+    folder = tmp_path / "engine-1.0.dist-info"
+    folder.mkdir()
+    lines = ["Torch_Audio==2.9", "numpy>=2 ; sys_platform == 'win32'", "x[all] ; extra == 'y'", "not a requirement ((("]
+    text = "Metadata-Version: 2.1\nName: engine\nVersion: 1.0\n" + "".join(f"Requires-Dist: {line}\n" for line in lines)
+    (folder / "METADATA").write_text(text)
+    assert required_names(InstalledDist("engine", "1.0", folder)) == {"torch-audio", "numpy", "x"}

@@ -102,7 +102,7 @@ def required_names(dist: InstalledDist) -> frozenset[str]:
     from packaging.requirements import Requirement
 
     names = set()
-    for line in _requirements(dist):
+    for line in _requirements(dist)[0]:
         with suppress(*_UNPARSABLE):
             names.add(normalize_name(Requirement(line).name))
     return frozenset(names)
