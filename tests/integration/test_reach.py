@@ -13,8 +13,8 @@ from tests.support.native import build, have_gcc
 
 from crossgrade.gates.abi import judge_abi
 from crossgrade.gates.comparison import Working, compared
-from crossgrade.gates.reachability import refused, sorted_by_reach
-from crossgrade.gates.verdict import Verdict
+from crossgrade.gates.reachability import refused, sorted_by_reach, with_callers, without_code
+from crossgrade.gates.verdict import Finding, Verdict
 from crossgrade.inspect.native import inspect_native
 from crossgrade.inspect.reach import Reach, followed_from, reach_of
 
@@ -144,10 +144,20 @@ def test_without_what_the_server_loads_for_certain_it_passes(venv: Path) -> None
 
 def test_a_variant_whose_namesake_loads_does_not_fail(venv: Path) -> None:
     build(site_of(venv) / "kernels" / "sm90" / "common_ops.abi3.so", "void *PyInit_common_ops(void) { return 0; }")
+    record = site_of(venv) / "kernels-1.0.dist-info" / "RECORD"
+    record.write_text(record.read_text() + "kernels/sm90/common_ops.abi3.so,,\n")
     verdict, reaches = judged(venv)
     path = next(path for path in reaches if path.endswith("sm100/common_ops.abi3.so"))
     assert reaches[path].when == "variant"
     assert verdict.outcome == "passed"
+
+
+def test_another_package_with_a_module_of_that_name_is_no_variant(venv: Path) -> None:
+    """deep_ep._C was taken for a variant of torch._C."""
+    build(site_of(venv) / "other" / "_C.abi3.so", "void *PyInit__C(void) { return 0; }")
+    dist(site_of(venv), "other", ["other/_C.abi3.so"])
+    _, reaches = judged(venv)
+    assert {short(path): reach.when for path, reach in reaches.items()} == FILES
 
 
 def test_a_library_counts_as_what_breaks_with_it(venv: Path) -> None:
@@ -196,3 +206,15 @@ def test_the_command_takes_entry_points(venv: Path) -> None:
     loading = json.loads(named.stdout)["inspected"][0]["verdicts"][0]
     failures = [finding["subject"] for finding in loading["findings"] if finding["level"] == "failure"]
     assert [short(path) for path in failures] == ["late/_C.abi3.so"]
+
+
+def test_the_architecture_verdict_names_the_callers() -> None:
+    file = "lib/python3.11/site-packages/kernels/flash_ops.abi3.so"
+    lacking = Finding("warning", "kernels 1.0", "runs with 1 of its 2 modules", {"lacking": {file: ["sm_90a"]}})
+    note = Finding("note", file, "holds more")
+    verdict = Verdict("gpu_arch", "passed", "", (lacking, note), {})
+    assert without_code(verdict) == (file,)
+    told = with_callers(verdict, {file: Reach("later", ("server.http", "kernels.flash"))})
+    assert told.findings[0].evidence["callers"] == {file: ["server.http", "kernels.flash"]}
+    assert told.findings[0].message.endswith("only when a function asks for it: server.http > kernels.flash")
+    assert told.findings[1] == note

@@ -17,7 +17,7 @@ from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.gates.abi import judge_abi
 from crossgrade.gates.comparison import Working, compared
 from crossgrade.gates.gpu_arch import judge_gpu_arch
-from crossgrade.gates.reachability import refused, sorted_by_reach
+from crossgrade.gates.reachability import refused, sorted_by_reach, with_callers, without_code
 from crossgrade.gates.verdict import Finding, Verdict, counted, joined
 from crossgrade.inspect.gpu_architecture import parse_compute_capability
 from crossgrade.inspect.graph_ahead import GraphAhead
@@ -172,23 +172,32 @@ def _look(subject: Subject, working: Working | None, driver: str | None, options
     with followed_from(subject.root, options["entry"] or None) as ahead:
         report = _report(subject.root, options, subject.outside)
         loading = _loading(report, working, ahead, options)
+        gpu = _gpu(subject, report, driver, ahead, options) if options["for_"] else None
     if subject.files is not None:
-        chosen = frozenset(path.removeprefix(f"{report.root}/") for path in subject.files)
-        report = replace(report, files=tuple(file for file in report.files if file.path in chosen))
+        report = _chosen(subject, report)
         loading = about(loading, report)
-    gpu = _gpu(subject, report, options["for_"], driver) if options["for_"] else None
     if subject.files is not None or not (subject.root / "pyvenv.cfg").is_file():
         return Inspected(subject, report, loading, gpu, None, None)
     return Inspected(subject, report, loading, gpu, *_of_venv(subject.root, report, driver, options))
 
 
-def _gpu(subject: Subject, report: NativeReport, target: str, driver: str | None) -> Verdict:
+def _chosen(subject: Subject, report: NativeReport) -> NativeReport:
+    """What a report says of the files that were asked about."""
+    if subject.files is None:
+        return report
+    chosen = frozenset(path.removeprefix(f"{report.root}/") for path in subject.files)
+    return replace(report, files=tuple(file for file in report.files if file.path in chosen))
+
+
+def _gpu(subject: Subject, report: NativeReport, driver: str | None, ahead: GraphAhead, options: Options) -> Verdict:
     """The device code of the chosen files; of a whole venv or folder also what no process loads by itself."""
     from crossgrade.inspect.device_packages import device_packages
 
     site = report.interpreter.site_packages if report.interpreter else None
     packages = device_packages(report.root, site) if subject.files is None else None
-    return judge_gpu_arch(report, target, allow_ptx=True, driver=driver, packages=packages)
+    asked = _chosen(subject, report)
+    verdict = judge_gpu_arch(asked, options["for_"], allow_ptx=True, driver=driver, packages=packages)
+    return with_callers(verdict, reach_of(report, without_code(verdict), ahead))
 
 
 def _loading(report: NativeReport, working: Working | None, ahead: GraphAhead, options: Options) -> Verdict:

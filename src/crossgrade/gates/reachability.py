@@ -71,6 +71,37 @@ def by_reach(finding: Finding, reaches: Mapping[str, Reach]) -> Finding:
     return Finding(_LEVELS[reach.when], finding.subject, message, evidence)
 
 
+def without_code(verdict: Verdict) -> tuple[str, ...]:
+    """The files that the warnings and failures of the architecture verdict are about. Pure."""
+    found: dict[str, None] = {}
+    for finding in (*verdict.of_level("failure"), *verdict.of_level("warning")):
+        found.update(dict.fromkeys(_lacking(finding) or [finding.subject]))
+    return tuple(found)
+
+
+def with_callers(verdict: Verdict, reaches: Mapping[str, Reach]) -> Verdict:
+    """The architecture verdict, saying of each file without code for the GPU how the server comes to use it. Pure."""
+
+    def told(finding: Finding) -> Finding:
+        known = {path: reaches[path] for path in _lacking(finding) or [finding.subject] if path in reaches}
+        if finding.level == "note" or not known:
+            return finding
+        callers: dict[str, JSON] = {path: list(reach.chain) for path, reach in known.items()}
+        several = len(known) > 1
+        words = [
+            f"{path.rpartition('/')[2]}: {_said(reach)}" if several else _said(reach) for path, reach in known.items()
+        ]
+        message = f"{finding.message}; {'; '.join(words)}"
+        return Finding(finding.level, finding.subject, message, {**finding.evidence, "callers": callers})
+
+    return replace(verdict, findings=tuple(map(told, verdict.findings)))
+
+
+def _lacking(finding: Finding) -> list[str]:
+    lacking = finding.evidence.get("lacking")
+    return list(lacking) if isinstance(lacking, dict) else []
+
+
 def _said(reach: Reach) -> str:
     last = reach.chain[-1] if reach.chain else ""
     if reach.when == "always":

@@ -22,13 +22,16 @@ class GraphAhead:
     def __init__(self, site: str, python: tuple[int, int], entries: Sequence[str]) -> None:
         self._site, self._python, self._entries = site, python, tuple(entries)
         self._process: subprocess.Popen[bytes] | None = None
+        self._graph: ImportGraph | None = None
         if entries and (os.cpu_count() or 1) > 1:
             words = [sys.executable, "-m", __name__, site, ".".join(map(str, python)), *entries]
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
     def graph(self) -> ImportGraph:
         """The graph; followed here and now where the other process could not."""
-        graph = ImportGraph(self._site, self._python)
+        if self._graph is not None:
+            return self._graph
+        graph = self._graph = ImportGraph(self._site, self._python)
         try:
             output = self._process.communicate()[0] if self._process else b""
             graph.steps = {name: Step(When(when), by) for name, (when, by) in json.loads(output).items()}

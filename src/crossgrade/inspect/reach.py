@@ -217,14 +217,14 @@ def _needing(
 
 
 def _variant(file: NativeFile, reach: Reach, files: Sequence[NativeFile]) -> Reach:
-    """A file that has a namesake in a sibling folder which loads is one of several, for other GPUs or versions."""
-    if file.kind != "extension" or reach.when in ("never", "plugin"):
-        return reach
+    """A file with a namesake in a sibling folder of its package which loads is one of several, for other GPUs, say."""
     folder, name = os.path.split(file.path)
     parent = os.path.dirname(folder)  # noqa: PTH120
+    if file.kind != "extension" or reach.when in ("never", "plugin") or parent.endswith("site-packages"):
+        return reach
     for other in files:
         place, other_name = os.path.split(other.path)
-        beside = place != folder and os.path.dirname(place) == parent  # noqa: PTH120
+        beside = place != folder and os.path.dirname(place) == parent and other.dist == file.dist != ""  # noqa: PTH120
         if beside and other_name == name and other.resolves and not other.python_problem:
             return Reach("variant", (other.path,))
     return reach

@@ -74,23 +74,27 @@ def foresee(arguments: Arguments, sight: Sight) -> Outcome:
 
 def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.gpu_arch import judge_gpu_arch
+    from crossgrade.gates.reachability import with_callers, without_code
     from crossgrade.inspect.device_packages import device_packages
     from crossgrade.inspect.native import inspect_native
+    from crossgrade.inspect.reach import followed_from, reach_of
 
     candidate = gate.find_candidate(arguments.generation, arguments.path, sight.host)
     venv = sight.venv(candidate.venv, candidate.generation)
     sight.require_certain(venv)
     sight.progress(f"reading the device code of {candidate.title}")
-    report = inspect_native(venv)
-    site = report.interpreter.site_packages if report.interpreter else None
-    return judge_gpu_arch(
-        report,
-        arguments.compute_capability,
-        require=arguments.require or None,
-        allow_ptx=arguments.allow_ptx,
-        driver=gate.driver(arguments.driver),
-        packages=device_packages(report.root, site),
-    )
+    with followed_from(venv, None) as ahead:
+        report = inspect_native(venv)
+        site = report.interpreter.site_packages if report.interpreter else None
+        verdict = judge_gpu_arch(
+            report,
+            arguments.compute_capability,
+            require=arguments.require or None,
+            allow_ptx=arguments.allow_ptx,
+            driver=gate.driver(arguments.driver),
+            packages=device_packages(report.root, site),
+        )
+        return with_callers(verdict, reach_of(report, without_code(verdict), ahead))
 
 
 MODULE = Module(
