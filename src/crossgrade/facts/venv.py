@@ -6,7 +6,7 @@ PEP 610 (direct_url.json); gitrepository-layout(5). Nothing of it is run; git is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +41,8 @@ class Checkout:
     """A folder that a dist is used from in place.
 
     `commit` is the full hash, `branch` empty for a detached head. `changed` lists files that differ from the commit and
-    `untracked` counts those that git does not know; None where git could not be asked, `problem` says why.
+    `untracked` counts those that git does not know, `ahead` the commits that no remote branch and no tag holds; None
+    where git could not be asked, `problem` says why.
     """
 
     dist: str
@@ -51,6 +52,22 @@ class Checkout:
     changed: tuple[str, ...] | None = None
     untracked: int | None = None
     problem: str = ""
+    ahead: int | None = None
+
+    @property
+    def has_local_work(self) -> bool | None:
+        """Whether it holds what nobody else has, as far as git tells; None where it could not be asked."""
+        if self.problem or self.changed is None or self.ahead is None:
+            return None
+        return bool(self.changed or self.untracked or self.ahead)
+
+    def told(self) -> str:
+        """In words, what is its own."""
+        if self.problem or self.changed is None:
+            return self.problem or "git could not be asked"
+        at = f"on {self.branch}" if self.branch else "on no branch"
+        ahead = "unknown" if self.ahead is None else self.ahead
+        return f"{at}, changed: {len(self.changed)}, untracked: {self.untracked}, commits of its own: {ahead}"
 
 
 @dataclass(frozen=True)
@@ -150,7 +167,7 @@ def read_venv(path: Path, environment: Mapping[str, str], runner: Runner) -> Ven
         has_pip=any(dist.name == "pip" for dist in dists),
         dists=dists,
         installers=installers,
-        checkouts=tuple(_checkouts(installed, environment, runner)),
+        checkouts=editable_checkouts(installed, environment, runner),
     )
 
 
@@ -162,13 +179,16 @@ def _conda_version(path: Path) -> str:
     return ""
 
 
-def _checkouts(dists: tuple[InstalledDist, ...], environment: Mapping[str, str], runner: Runner) -> list[Checkout]:
+def editable_checkouts(
+    dists: Sequence[InstalledDist], environment: Mapping[str, str], runner: Runner
+) -> tuple[Checkout, ...]:
+    """The folders that dists are used from in place, as git tells their state."""
     found = []
     for dist in dists:
         url = direct_url(dist)
         if url is not None and url.editable and url.directory is not None:
             found.append(_checkout(dist.name, url.directory, environment, runner))
-    return found
+    return tuple(found)
 
 
 def _checkout(dist: str, path: Path, environment: Mapping[str, str], runner: Runner) -> Checkout:
@@ -186,4 +206,7 @@ def _checkout(dist: str, path: Path, environment: Mapping[str, str], runner: Run
         said = (answer.stderr.strip() or "nothing").splitlines()[0]
         return Checkout(dist, str(path), problem=f"git status: {answer.outcome()}, it said: {said}")
     commit, branch, changed, untracked = parse_status(answer.stdout)
-    return Checkout(dist, str(path), commit, branch, changed, untracked)
+    own = ["-C", str(path), "rev-list", "--count", "HEAD", "--not", "--remotes", "--tags"]
+    counted = runner([str(programs[0]), *_GIT_OPTIONS, *own], timeout=GIT_SECONDS)
+    ahead = int(counted.stdout) if counted.succeeded and counted.stdout.strip().isdecimal() else None
+    return Checkout(dist, str(path), commit, branch, changed, untracked, ahead=ahead)

@@ -24,12 +24,14 @@ class Recorded:
     """The files of one dist. ``files`` maps paths in normal form (``../../../bin/x``) to hashes as RECORD writes them.
 
     Compiled Python files and the files of .dist-info directories are left out. ``problem`` says why there are none:
-    ``is missing``, ``cannot be read (…)`` or ``is damaged (…)``.
+    ``is missing``, ``cannot be read (…)`` or ``is damaged (…)``. ``sizes`` has the size of each
+    file in bytes, as it is written: empty where none is stated.
     """
 
     dist: InstalledDist
     files: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    sizes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def damaged(self) -> bool:
@@ -78,13 +80,14 @@ def _names(directory: str) -> frozenset[str]:
 def _recorded(dist: InstalledDist, site: str) -> Recorded:
     # Not record_entries(): an object for each of 60,000 lines takes longer than all the rest.
     found: dict[str, str] = {}
+    sizes: dict[str, str] = {}
     try:
         text = read_regular(dist.record, _MOST_BYTES).decode("utf-8", "surrogateescape")
         with io.StringIO(text, newline="") as file:
             for row in csv.reader(file):
                 if not row:
                     continue
-                path, digest, _ = row
+                path, digest, size = row
                 if path.endswith((".pyc", "/")):
                     continue
                 if "\0" in path:
@@ -96,13 +99,14 @@ def _recorded(dist: InstalledDist, site: str) -> Recorded:
                 if ".dist-info/" in path and path.partition("/")[0].endswith(".dist-info"):
                     continue
                 found[path] = digest
+                sizes[path] = size
     except FileNotFoundError:
         return Recorded(dist, problem="is missing")
     except OSError as error:
         return Recorded(dist, problem=f"cannot be read ({error.strerror})")
     except (csv.Error, ValueError, IndexError) as error:
         return Recorded(dist, problem=f"is damaged ({error})")
-    return Recorded(dist, found)
+    return Recorded(dist, found, sizes=sizes)
 
 
 def _normal(path: str, site: str) -> str:

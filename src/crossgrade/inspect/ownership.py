@@ -99,7 +99,7 @@ def _conflict(site: str, path: str, claims: tuple[Claim, ...]) -> Conflict:
         return Conflict(path, claims, True if complete else None)
     algorithms = {algorithm for algorithm, _ in stated}
     try:
-        digests = {algorithm: _digest(os.path.join(site, path), algorithm) for algorithm in algorithms}  # noqa: PTH118  # a string
+        digests = {algorithm: file_digest(os.path.join(site, path), algorithm) for algorithm in algorithms}  # noqa: PTH118  # a string
         problem = ""
     except FileNotFoundError:
         digests, problem = {}, "missing"
@@ -116,7 +116,7 @@ def _conflict(site: str, path: str, claims: tuple[Claim, ...]) -> Conflict:
     return Conflict(path, claims, agree, current, problem)
 
 
-def _digest(path: str, algorithm: str) -> str:
+def file_digest(path: str, algorithm: str) -> str:
     """The hash of a file as RECORD writes it; empty for an algorithm that is not known. Raises OSError."""
     try:
         hasher = hashlib.new(algorithm, usedforsecurity=False)

@@ -13,6 +13,7 @@ from typing import Any
 from crossgrade.errors import StoreError, TaskError
 from crossgrade.jsontype import JSON
 from crossgrade.modules.base import Base, base_bytes, copy_base
+from crossgrade.modules.carrying import Patches, carry, differences
 from crossgrade.modules.contract import (
     ApplyContext,
     Change,
@@ -28,6 +29,7 @@ from crossgrade.modules.contract import (
 from crossgrade.modules.dists import dist_differences, versions
 from crossgrade.modules.durable import sync_filesystem
 from crossgrade.modules.filling import Recipe, counted, fill_venv
+from crossgrade.modules.local_patches import Looked
 from crossgrade.modules.wheels import WheelSource
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store
@@ -48,6 +50,8 @@ class Wanted:
     python_version: str
     python_abi: str
     base: Base | None = None
+    local_patches: str = "refuse"
+    ignore_patches: tuple[str, ...] = ()
 
     def identity(self) -> str:
         """Digest of everything that was asked for; not of where the interpreter or the store lies."""
@@ -61,6 +65,8 @@ class Wanted:
         }
         if self.base is not None:
             asked["base"] = "clone"
+        if self.local_patches == "carry":  # which ones is in the record of the generation
+            asked["local_patches"] = "carry"
         return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -80,27 +86,45 @@ class State:
     lock: Lock | None = None
     before: Mapping[str, str] | None = None
     bytes: int = 0
+    patches: Patches | None = None
 
 
 def inspect(wanted: Wanted, host: HostView) -> State:
     identity = wanted.identity()
     drift = ""
+    lost = Looked(
+        host,
+        wanted.local_patches,
+        wanted.ignore_patches,
+        wanted.request,
+        wanted.wheels,
+        ".".join(wanted.python_version.split(".")[:2]),
+        wanted.base.dists if wanted.base else None,
+    )
     for generation in sorted(host.generations(), key=lambda one: one.number, reverse=True):
         if generation.identity != identity or generation.state == "building":
             continue
         if wanted.base is not None and not _of_this_base(generation, wanted.base):
             continue
+        if wanted.local_patches == "carry" and not (
+            generation.number == host.active() or generation.contents.get("local_patches", "") == lost.digest
+        ):
+            continue
         problem = "" if host.predicted("generation", str(generation.number)) else drift_of(host.store, generation)
         if not problem:
+            if generation.number != host.active():
+                lost.require_permission()
             return State(wanted, identity, host.store, generation)
         drift = drift or problem
     known = host.generations()
     number = max([host.store.next_number(), *(generation.number + 1 for generation in known)])
     active = next((generation for generation in known if generation.number == host.active()), None)
     before = dict(active.contents.get("dists", {})) if active else {}
+    lost.require_permission()
     lock = host.resolve(wanted.request)
+    patches = lost.judged(lock)
     size = host.installed_bytes(wanted.request, lock) + (base_bytes(host.store, wanted.base) if host.check_mode else 0)
-    return State(wanted, identity, host.store, None, drift, number, lock, before, size)
+    return State(wanted, identity, host.store, None, drift, number, lock, before, size, patches)
 
 
 def _of_this_base(generation: Generation, base: Base) -> bool:
@@ -153,10 +177,12 @@ def plan(state: State) -> Plan:
     kept = wanted.base.dists if wanted.base else {}
     expected = {**kept, **recipe.expected_versions()}
     parts += [f"on a clone of generation {wanted.base.number}"] if wanted.base else []
+    carried = state.patches.judged if state.patches else ()
+    parts += [f"{counted(len(carried), 'local change')} carried"] if carried else []
     generation = _generation(state, "", expected).with_state("ready")
     return Change(
         f"build generation {state.number}: {', '.join(parts)}{why}",
-        dist_differences(state.before or {}, expected),
+        (*dist_differences(state.before or {}, expected), *(differences(state.patches) if state.patches else ())),
         values_of(state.store, state.number, state.identity),
         predicts=(Prediction("generation", str(state.number), _as_json(generation)),),
         payload={"state": state, "recipe": recipe},
@@ -187,6 +213,7 @@ def _generation(state: State, run_id: str, dists: Mapping[str, str]) -> Generati
         "toolkits": [wanted.toolkit] if wanted.toolkit else [],
         "python": wanted.python_version,
         **({"base": wanted.base.manifest} if wanted.base else {}),
+        **({"local_patches": state.patches.digest} if state.patches and state.patches.digest else {}),
     }
     created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Generation(state.number, state.identity, "built", "building", created, run_id, environment, contents)
@@ -209,6 +236,8 @@ def apply(state: State, recipe: Recipe, change: Change, context: ApplyContext) -
         if base is not None:
             copy_base(base, venv, context)
         warnings = fill_venv(recipe, venv, folder / "lock.txt", context, cloned=base is not None)
+        if state.patches is not None:
+            carry(state.patches, venv, context)
         context.progress(f"recording every file of generation {number}")
         manifest = build_manifest(venv)
         write_manifest(store.manifest_path(number), manifest)

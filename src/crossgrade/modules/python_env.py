@@ -17,7 +17,7 @@ from pathlib import Path
 
 from crossgrade.errors import TaskError
 from crossgrade.jsontype import JSON
-from crossgrade.modules import candidate, plain_env
+from crossgrade.modules import candidate, carrying, plain_env
 from crossgrade.modules.base import base_python, find_base
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Laying, LockRequest, Module, Outcome, Plan
 from crossgrade.modules.dists import parse_requirement
@@ -48,6 +48,16 @@ class Arguments:
     )
     constraints: tuple[str, ...] = argument(doc="Versions that must hold if a dist is needed at all.", default=())
     overrides: tuple[str, ...] = argument(doc="Versions to take whatever the dists themselves ask for.", default=())
+    local_patches: str = argument(
+        doc="What becomes of files that were changed by hand in the active environment, and of checkouts that it uses "
+        "in place: `refuse` fails in the plan and names them; `carry` merges files into the new versions, and fails in "
+        "the plan with the hunks where that does not go; `drop` builds without them.",
+        default="refuse",
+        choices=("refuse", "carry", "drop"),
+    )
+    ignore_patches: tuple[str, ...] = argument(
+        doc="Globs of dists, or of files below site-packages, whose local changes may be lost.", default=()
+    )
     toolkit: str | None = argument(
         doc="The digest that cuda_toolkit returned: the generation's CUDA_HOME, for kernels compiled at run time.",
         default=None,
@@ -104,6 +114,8 @@ def inspect(arguments: Arguments, host: HostView) -> State:
         version,
         python_identity(given, host),
         find_base(host, version) if arguments.base == "clone" else None,
+        arguments.local_patches,
+        arguments.ignore_patches,
     )
     return candidate.inspect(wanted, host)
 
@@ -135,7 +147,10 @@ def lay_out(change: Change, venv: Path, laying: Laying) -> tuple[str, ...]:
 
     state: State = change.payload["state"]
     base = state.wanted.base if isinstance(state, candidate.State) else None
-    return lay_out_recipe(change.payload["recipe"], base, venv, state.bytes, laying)
+    lacking = lay_out_recipe(change.payload["recipe"], base, venv, state.bytes, laying)
+    if isinstance(state, candidate.State) and state.patches is not None:
+        return (*lacking, *carrying.lay_out(state.patches, venv, laying))
+    return lacking
 
 
 def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:

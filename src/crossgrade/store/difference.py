@@ -71,7 +71,11 @@ def setting_pairs(one: Generation, other: Generation) -> tuple[Pair, ...]:
 
 def _settings(generation: Generation) -> dict[str, str]:
     contents = generation.contents
-    found = {name: str(contents[name]) for name in ("python", "lock", "base", "archived") if contents.get(name)}
+    found = {
+        name: str(contents[name])
+        for name in ("python", "lock", "base", "archived", "local_patches")
+        if contents.get(name)
+    }
     for name in ("toolkits", "wheels"):
         if contents.get(name):
             found[name] = ", ".join(str(each) for each in contents[name])
