@@ -29,7 +29,7 @@ def make_collection() -> Collection:
         *(run_tasks.confirm, run_tasks.return_unless_confirmed),
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
         *(store_tasks.export, store_tasks.restore, store_tasks.diff),
-        *(inspect_tasks.inspect, inspect_tasks.explain, inspect_tasks.init),
+        *(inspect_tasks.inspect, inspect_tasks.explain, inspect_tasks.init, inspect_tasks.patches),
         *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
         *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
     )
@@ -89,6 +89,7 @@ _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     # an output may begin with a dash, an option holds no space
     "explain": ("--text", lambda word: word == "-" or not word.startswith("-") or " " in word),
     "init": ("--folder", lambda word: not word.startswith("-")),
+    "patches": ("--venv", lambda word: not word.startswith("-")),
 }
 _NONE: tuple[str, Callable[[str], bool]] = ("", lambda _: False)
 # Commands whose first argument must be given: invoke would take `--help` for it.
@@ -112,6 +113,7 @@ _TAKES_VALUE = (
         "--text",
         "--context",
         *("--folder", "--venv", "--cuda", "--port"),  # init
+        "--save",
     ),
 )
 

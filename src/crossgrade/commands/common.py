@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,18 @@ def existing_store(request: Request) -> Store:
             remedy="Run `crossgrade upgrade` first, or say where it is with --root or --playbook.",
         )
     return request.store
+
+
+def named_venv(options: Mapping[str, Any], request: Request) -> Path | None:
+    """What --venv names, else the store's active environment, else the one that is activated in this shell."""
+    if options["venv"]:
+        path = Path(options["venv"]).expanduser().absolute()
+        if not path.is_dir():
+            raise CrossgradeError(f"there is no {path}", remedy="--venv names the folder of an environment.")
+        return path
+    if request.store.exists and (link := request.store.active_link) is not None:
+        return link
+    return Path(os.environ["VIRTUAL_ENV"]) if os.environ.get("VIRTUAL_ENV") else None
 
 
 def people(options: Mapping[str, Any]) -> TextIO:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from invoke.context import Context
 
-from crossgrade.commands.declaring import command, leave, options_of
+from crossgrade.commands.declaring import STORE, command, leave, options_of
 
 
 @command("inspect")
@@ -57,3 +59,13 @@ def init(
     from crossgrade.commands.initializing import init_command
 
     leave(init_command(options_of(locals())))
+
+
+@command("patches", STORE)
+def patches(
+    context: Context, venv: str = "", save: str = "", diff: bool = False, verbose: int = 0, **shared: Any
+) -> None:
+    """Show what was changed by hand in a venv: files unlike their RECORD, and checkouts with work of their own."""
+    from crossgrade.commands.patching import patches_command
+
+    leave(patches_command(options_of(locals())))

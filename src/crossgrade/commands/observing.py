@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossgrade.commands.common import guarded, request_from
+from crossgrade.commands.common import guarded, named_venv, request_from
 from crossgrade.engine.request import Request
-from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
+from crossgrade.errors import ExitCode, WrongOptionsError
 from crossgrade.facts.server import SECTIONS, Server
 from crossgrade.gates.verdict import counted, joined
 from crossgrade.inspect.toolkit import mix_problem
@@ -41,7 +39,7 @@ def _facts(options: Options, request: Request) -> int:
     sections = [name.strip() for name in options["only"].split(",") if name.strip()] or list(SECTIONS)
     if wrong := [name for name in sections if name not in SECTIONS]:
         raise WrongOptionsError(f"facts has no section {wrong[0]!r}", remedy=f"There are: {', '.join(SECTIONS)}.")
-    server = Server(venv=_venv(options, request), root=request.root)
+    server = Server(venv=named_venv(options, request), root=request.root)
     if options["json"]:
         sys.stdout.write(json.dumps({"schema": SCHEMA, **server.to_json(sections)}, indent=2, default=str) + "\n")
         return ExitCode.DONE
@@ -56,18 +54,6 @@ def _facts(options: Options, request: Request) -> int:
 
 
 _NO_VENV = ("none is named: --venv PATH",)
-
-
-def _venv(options: Options, request: Request) -> Path | None:
-    """What --venv names, else the store's active environment, else the one that is activated in this shell."""
-    if options["venv"]:
-        path = Path(options["venv"]).expanduser().absolute()
-        if not path.is_dir():
-            raise CrossgradeError(f"there is no {path}", remedy="--venv names the folder of an environment.")
-        return path
-    if request.store.exists and (link := request.store.active_link) is not None:
-        return link
-    return Path(os.environ["VIRTUAL_ENV"]) if os.environ.get("VIRTUAL_ENV") else None
 
 
 def _known(value: object) -> str:

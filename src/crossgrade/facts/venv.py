@@ -191,6 +191,27 @@ def editable_checkouts(
     return tuple(found)
 
 
+def write_checkout_patch(checkout: Checkout, place: Path, environment: Mapping[str, str], runner: Runner) -> str:
+    """Write what a checkout has and no remote branch and no tag holds, commits and changes alike, as one patch.
+
+    `place` is there already, empty. Files that git does not know are not in it. Returns why it could not be written.
+    """
+    programs = programs_on_path(environment.get("PATH", ""), "git")
+    if not programs or checkout.ahead is None:
+        return checkout.told()
+    git = [str(programs[0]), *_GIT_OPTIONS, "-C", checkout.path]
+    base = "HEAD"
+    if checkout.ahead:
+        asked = runner([*git, "rev-list", "--boundary", "HEAD", "--not", "--remotes", "--tags"], timeout=GIT_SECONDS)
+        bases = [line[1:] for line in asked.stdout.split() if line.startswith("-")]
+        if len(bases) != 1:
+            return f"its {checkout.ahead} commits begin at {len(bases)} published ones: use git format-patch"
+        base = bases[0]
+    options = ["--no-ext-diff", "--no-textconv", "--no-color", "--binary", f"--output={place}"]
+    answer = runner([*git, "diff", *options, base, "--", "."], timeout=GIT_SECONDS)
+    return "" if answer.succeeded else f"git diff: {answer.outcome()}, it said: {answer.stderr.strip()}"
+
+
 def _checkout(dist: str, path: Path, environment: Mapping[str, str], runner: Runner) -> Checkout:
     if not is_there(path):
         return Checkout(dist, str(path), problem="the folder is gone, or may not be entered")

@@ -112,9 +112,7 @@ def is_text(content: bytes) -> bool:
     return b"\0" not in content
 
 
-def _read_records(
-    venv: Path, unknown: dict[str, str]
-) -> tuple[dict[str, _Recorded], set[str], dict[str, int]]:
+def _read_records(venv: Path, unknown: dict[str, str]) -> tuple[dict[str, _Recorded], set[str], dict[str, int]]:
     """The line of each path, the paths that two dists list, and when each dist's RECORD was written."""
     recorded: dict[str, _Recorded] = {}
     shared: set[str] = set()
