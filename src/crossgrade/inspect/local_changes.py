@@ -33,7 +33,6 @@ _ADDED = (".py", ".pyi", ".cu", ".cuh", ".h", ".hpp", ".c", ".cc", ".cpp", ".jso
 LARGE_BYTES = 1 << 20  # above it a file is hashed only if it is younger than its RECORD
 TEXT_BYTES = 8 << 20  # above it a file is not taken for text
 _SECOND = 1_000_000_000
-_MOST_FOLDERS_DEEP = 40
 
 
 @dataclass(frozen=True)
@@ -133,18 +132,17 @@ def _read_records(venv: Path, unknown: dict[str, str]) -> tuple[dict[str, _Recor
 def _walk(site: str, folders: set[str], unknown: dict[str, str]) -> Iterator[tuple[str, _File]]:
     """Every regular file below these folders of site-packages, links followed, by its path."""
     for name in sorted(folders - {".."}):
-        yield from _walk_folder(f"{site}/{name}", name, unknown, 0)
+        yield from _walk_folder(f"{site}/{name}", name, unknown)
 
 
-def _walk_folder(folder: str, relative: str, unknown: dict[str, str], depth: int) -> Iterator[tuple[str, _File]]:
+def _walk_folder(folder: str, relative: str, unknown: dict[str, str]) -> Iterator[tuple[str, _File]]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 path = f"{relative}/{entry.name}"
                 if entry.is_dir():
-                    # so deep only where a link leads back to a folder above it
-                    if entry.name != "__pycache__" and depth < _MOST_FOLDERS_DEEP:
-                        yield from _walk_folder(entry.path, path, unknown, depth + 1)
+                    if entry.name != "__pycache__" and not (entry.is_symlink() and _leads_up(entry.path, folder)):
+                        yield from _walk_folder(entry.path, path, unknown)
                 elif entry.is_file():
                     status = entry.stat()
                     yield path, _File(status.st_size, status.st_mtime_ns)
@@ -152,6 +150,11 @@ def _walk_folder(folder: str, relative: str, unknown: dict[str, str], depth: int
         return
     except OSError as error:
         unknown[relative] = f"unreadable: {error.strerror}"
+
+
+def _leads_up(link: str, folder: str) -> bool:
+    """Whether a link in a folder leads to that folder or to one above it: it would be walked for ever."""
+    return f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(link)}/")
 
 
 def _stat_into(files: dict[str, _File], site: str, path: str) -> None:
