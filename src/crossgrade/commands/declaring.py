@@ -72,7 +72,7 @@ _HELP = {
     "only": "Only these sections, with commas: system, gpus, toolkits, compilers, venv, holders, units.",
     "text": "The output, a file that holds it, or - for standard input. Also without --text.",
     "context": "What is known beside it: gpu=12.0, torch=2.11.0, torch_cuda=13.0, … May be given several times.",
-    "venv": "The environment (default for facts and patches: the store's active one, else VIRTUAL_ENV; for init: the server's).",
+    "venv": "The environment (default: the store's active one, else VIRTUAL_ENV; for init: the server's).",
     "folder": "Where to write playbook.yml and inventory.yml (default: here).",
     "cuda": "The CUDA release to move to (default: 13.0).",
     "port": "The server that listens on this port, where several run.",
