@@ -96,5 +96,5 @@ def test_what_cannot_be_compared_is_said(venv: Path) -> None:
     (folder / "RECORD").unlink()
     (site_of(venv) / "pack" / "a.py").write_bytes(b"A = 2\n")
     found = local_changes(venv)
-    assert found.unknown == {"one 1.0": "it has no RECORD"}
+    assert found.unknown == {"one 1.0": "its RECORD is missing"}
     assert found.changes == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,8 @@ from crossgrade.modules.merging import git_merge
 from crossgrade.process import Completed, run_process
 
 
-def run(argv: list[str], *, environment: object = None, timeout: float = 60.0) -> Completed:
-    assert environment is None
-    return run_process(argv, env=dict(os.environ), cwd=None, timeout=timeout)
+def run(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout: float = 60.0) -> Completed:
+    return run_process(argv, env={**os.environ, **(environment or {})}, cwd=None, timeout=timeout)
 
 
 def never(*texts: bytes) -> Merged:
