@@ -71,7 +71,8 @@ def test_a_change_that_the_new_version_contains_beside_others(tmp_path: Path) ->
 def test_a_conflict_gives_each_place(tmp_path: Path, end: bytes) -> None:
     merge = git_merge(tmp_path, run, os.environ)
     texts = [ORIGINAL, changed(15, b"ours", changed(2, b"ours")), changed(15, b"theirs", changed(2, b"theirs"))]
-    verdict = judge(*(text.replace(b"\n", end) for text in texts), merge)
+    original, ours, theirs = (text.replace(b"\n", end) for text in texts)
+    verdict = judge(original, ours, theirs, merge)
     assert (verdict.outcome, verdict.result, len(verdict.hunks)) == ("conflict", None, 2)
     lines = [line.rstrip("\r") for line in verdict.hunks[1].split("\n")]
     assert lines == [
