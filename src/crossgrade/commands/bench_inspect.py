@@ -24,6 +24,9 @@ from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 
 _REPEATS = 3
+# xargs gives up after a program that exits with 255, as cuobjdump does for a file without device code.
+_EACH = ("xargs", "-0", "-n", "1", "-a")
+_ALWAYS = ("sh", "-c", '"$@"; true', "sh")
 
 
 def bench_inspect(options: Mapping[str, Any]) -> int:
@@ -64,14 +67,14 @@ def _measure(tree: Path, listed: Path, terminal: Terminal) -> None:
 
     verdict = show(_whole("crossgrade inspect --for sm_120, everything read", ours))
     show(_whole("crossgrade inspect --for sm_120, nothing changed", again))
-    ldd = show(_whole("ldd -r", ["xargs", "-0", "-a", str(listed), "-n", "1", "ldd", "-r"]))
+    ldd = show(_whole("ldd -r", [*_EACH, str(listed), *_ALWAYS, "ldd", "-r"]))
     terminal.write([Line(""), Line(f"{'ldd -r / crossgrade inspect':<52}{ldd.seconds / verdict.seconds:>9.1f} times")])
     cuobjdump = shutil.which("cuobjdump")
     if cuobjdump is None:
         terminal.write([Line("cuobjdump: not run: it is not on PATH (PyPI: nvidia-cuda-cuobjdump)", "warning")])
         return
     words = [cuobjdump, "--list-elf", "--list-ptx"]
-    peer = show(_whole("cuobjdump --list-elf --list-ptx", ["xargs", "-0", "-a", str(listed), "-n", "1", *words]))
+    peer = show(_whole("cuobjdump --list-elf --list-ptx", [*_EACH, str(listed), *_ALWAYS, *words]))
     text = f"{'cuobjdump / crossgrade inspect, the whole verdict':<52}{peer.seconds / verdict.seconds:>9.1f} times"
     terminal.write([Line(text)])
 
