@@ -132,7 +132,9 @@ class Reaching:
         if found is None:
             prefixes = tuple(f"{package}." for package in packages)
             modules = (name for name in self._graph.steps if name in packages or name.startswith(prefixes))
-            found = self._sources[packages] = {name: self._graph.source(name) for name in modules}
+            found = {name: self._graph.source(name) for name in modules}
+            # Only the last ones are kept: files of one dist are asked about in a row, and PyTorch has 50 MB of code.
+            self._sources = {packages: found}
         return found
 
     def _opener(self, path: str, neighbours: Sequence[str]) -> str:
