@@ -6,7 +6,6 @@ Nothing is imported. The entry points of known servers stand in `knowledge/entry
 from __future__ import annotations
 
 import glob
-import mmap
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from crossgrade.knowledge import table
 _ORDER = ("always", "perhaps", "later", "tolerated", "plugin", "never")
 _SHORTEST_START = 6
 _MOST_PARSED = 200
+_BLOCK = 1 << 20
 _LARGEST_OPENER = 512 << 20  # bytes of a library that is searched for the names of others
 
 
@@ -145,15 +145,24 @@ class Reaching:
             if os.path.basename(other).partition(".so")[0] == plain:  # noqa: PTH119
                 continue
             try:
-                with open(other, "rb") as file:  # noqa: PTH123 - as above
-                    if not 0 < os.fstat(file.fileno()).st_size <= _LARGEST_OPENER:
-                        continue
-                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                        if data.find(plain.encode() + b".so") >= 0:
-                            return os.path.basename(other)  # noqa: PTH119
-            except (OSError, ValueError):
+                if _holds(other, plain.encode() + b".so"):
+                    return os.path.basename(other)  # noqa: PTH119
+            except OSError:
                 continue
         return ""
+
+
+def _holds(path: str, word: bytes) -> bool:
+    """Whether a library holds these bytes, read block by block: a mapping would count as memory of this process."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a string, as the others
+        if os.fstat(file.fileno()).st_size > _LARGEST_OPENER:
+            return False
+        rest = b""
+        while block := file.read(_BLOCK):
+            if word in rest + block:
+                return True
+            rest = block[-len(word) :]
+    return False
 
 
 def followed_from(root: Path, entries: Sequence[str] | None) -> GraphAhead:
