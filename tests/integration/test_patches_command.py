@@ -50,3 +50,35 @@ def test_changes_are_shown_and_saved_as_patches_that_git_applies(tmp_path: Path)
     assert told.returncode == 2
     (dist,) = json.loads(told.stdout)["dists"]
     assert dist["problems"] == {"pack/b.bin": "it is no source text"}
+
+
+def git(place: Path, *words: str) -> None:
+    identity = ["-c", "user.name=n", "-c", "user.email=n@localhost"]
+    subprocess.run(["git", *identity, *words], cwd=place, check=True, capture_output=True)
+
+
+def test_a_checkout_with_commits_and_changes_of_its_own_is_saved(tmp_path: Path) -> None:
+    """As `pip install -e` leaves it: direct_url.json names the checkout."""
+    seed, checkout = tmp_path / "seed", tmp_path / "checkout"
+    (seed / "pack").mkdir(parents=True)
+    (seed / "pack/a.py").write_text("A = 1\n")
+    (seed / "pack/b.py").write_text("B = 1\n")
+    git(seed, "init", "-q")
+    git(seed, "add", "-A")
+    git(seed, "commit", "-qm", "first")
+    git(tmp_path, "clone", "-q", str(seed), str(checkout))
+    venv = tiny_venv(tmp_path / "venv", tiny_wheel(tmp_path, "cg-pack", "1.0", {}))
+    info = next(venv.glob("lib/python3*/site-packages/cg_pack-1.0.dist-info"))
+    (info / "direct_url.json").write_text(json.dumps({"url": checkout.as_uri(), "dir_info": {"editable": True}}))
+
+    (checkout / "pack/a.py").write_text("A = 2\n")
+    git(checkout, "commit", "-qam", "ours")
+    (checkout / "pack/b.py").write_text("B = 2\n")
+    told = patches(venv, "--save", str(tmp_path / "saved"))
+    assert told.returncode == 0, told.stderr
+    assert "changed: 1" in told.stdout
+    assert "commits of its own: 1" in told.stdout
+    (saved,) = (tmp_path / "saved").iterdir()
+    subprocess.run(["git", "apply", str(saved)], cwd=seed, check=True)
+    assert (seed / "pack/a.py").read_text() == "A = 2\n"
+    assert (seed / "pack/b.py").read_text() == "B = 2\n"
