@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossgrade.commands.common import guarded, people
+from crossgrade.commands.common import people
 from crossgrade.commands.inspection_cache import Answer, InspectionCache
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.gates.abi import judge_abi
 from crossgrade.gates.comparison import Working, compared
 from crossgrade.gates.gpu_arch import judge_gpu_arch
-from crossgrade.gates.reachability import refused, sorted_by_reach, with_callers, without_code
-from crossgrade.gates.verdict import Finding, Verdict, counted, joined
+from crossgrade.gates.reachability import broken_by, refused, sorted_by_reach, with_callers, without_code
+from crossgrade.gates.verdict import Verdict, counted, joined
 from crossgrade.inspect.gpu_architecture import parse_compute_capability
 from crossgrade.inspect.graph_ahead import GraphAhead
 from crossgrade.inspect.native import NativeReport, inspect_native
@@ -69,10 +69,6 @@ class Inspected:
 
 def inspect_anew(options: Options, cache: InspectionCache | None) -> int:
     """Exit code 0 when everything loads and runs, 2 when something does not. What is said goes into the cache."""
-    return guarded(lambda: _inspect(options, cache))
-
-
-def _inspect(options: Options, cache: InspectionCache | None) -> int:
     if not options["path"]:
         raise WrongOptionsError("inspect needs a venv, a folder, wheels or files", remedy="crossgrade inspect VENV")
     if options["for_"]:
@@ -237,7 +233,9 @@ def _driver(options: Options) -> str | None:
 def about(verdict: Verdict, report: NativeReport) -> Verdict:
     """The part of a verdict that is about the files of a report, and about what they fail with. Pure."""
     paths = {file.path for file in report.files}
-    findings = tuple(finding for finding in verdict.findings if finding.subject in paths or _breaks(finding, paths))
+    findings = tuple(
+        finding for finding in verdict.findings if finding.subject in paths or not paths.isdisjoint(broken_by(finding))
+    )
     failures = [finding for finding in findings if finding.level == "failure"]
     if failures:
         reason = f"{failures[0].subject} {failures[0].message}"
@@ -246,11 +244,6 @@ def about(verdict: Verdict, report: NativeReport) -> Verdict:
         return Verdict(verdict.gate, "passed", "there is no native file in it", (), {"files": 0, "failures": 0})
     reason = f"{counted(len(paths), 'native file')}: libraries, versions and symbols are all there"
     return Verdict(verdict.gate, "passed", reason, findings, {"files": len(paths), "failures": 0})
-
-
-def _breaks(finding: Finding, paths: set[str]) -> bool:
-    also = finding.evidence.get("also_breaks")
-    return isinstance(also, list) and not paths.isdisjoint(map(str, also))
 
 
 # ---- for people

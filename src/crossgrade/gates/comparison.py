@@ -13,12 +13,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from crossgrade.gates.reachability import by_reach
+from crossgrade.gates.reachability import broken_by, by_reach, judged_again, refused, set_aside
 from crossgrade.gates.verdict import Finding, Verdict, counted
 from crossgrade.inspect.native import NativeFile, NativeReport
 from crossgrade.inspect.python_abi import module_stem
 from crossgrade.inspect.reach import Reach
-from crossgrade.jsontype import JSON
 
 # Version numbers, and the digest that auditwheel puts into the names of libraries that it takes into a wheel.
 _NUMBERS = re.compile(r"(-[0-9a-f]{8})*(-[\d.]+)?\.so(\.[\w.]+)?$")
@@ -42,30 +41,19 @@ def compared(
     that is not there at all cannot be loaded. A library that is new and that no Python module needs becomes a warning.
     Where `reaches` (by path) says how the server comes to load a file, that decides what is left.
     """
-    before = _states(working.report, _failing(working.verdict))
+    before = _states(working.report, frozenset(refused(working.verdict)))
     here = {file.path: file for file in report.files}
     needed = _needed_by_modules(report.files)
     findings = tuple(
         finding if finding.level != "failure" else _judge(finding, here, before, needed, working.title, reaches or {})
         for finding in verdict.findings
     )
-    failures = [finding for finding in findings if finding.level == "failure"]
-    known = sum(finding.level == "failure" for finding in verdict.findings) - len(failures)
-    figures: dict[str, JSON] = {
-        **verdict.figures, "compared_with": working.title, "failures": len(failures), "set_aside": known,
-    }  # fmt: skip
-    if failures:
-        more = {finding.subject for finding in failures} - {failures[0].subject}
-        reason = f"{failures[0].subject} {failures[0].message}"
-        reason += f" (and {counted(len(more), 'more file')} with failures)" if more else ""
-        return replace(verdict, outcome="failed", reason=reason, findings=findings, figures=figures)
-    if verdict.outcome != "failed":
-        return replace(verdict, findings=findings, figures=figures)
-    reason = (
+    known = set_aside(verdict, findings)
+    passed = (
         f"{counted(len(report.files), 'native file')}: everything that loads in {working.title} loads here; "
         f"{counted(known, 'finding')} set aside that it has as well, or that no Python module needs"
     )
-    return replace(verdict, outcome="passed", reason=reason, findings=findings, figures=figures)
+    return judged_again(verdict, findings, {"compared_with": working.title, "set_aside": known}, passed)
 
 
 def _judge(
@@ -79,8 +67,7 @@ def _judge(
     file = here.get(finding.subject)
     if file is None:
         return finding  # a preload, say: it is about no file
-    also = finding.evidence.get("also_breaks")
-    broken = [here[path] for path in (also if isinstance(also, list) else []) if isinstance(path, str) and path in here]
+    broken = [here[path] for path in broken_by(finding) if path in here]
     lost = next((each for each in (file, *broken) if before.get(_name(each))), None)
     if lost is not None:
         what = "it loads" if lost is file else f"{lost.path}, which it breaks, loads"
@@ -98,16 +85,6 @@ def _judge(
         message = f"{finding.message}; {title} has no such library, and no Python module needs it by name"
         return replace(finding, level="warning", message=message)
     return replace(finding, message=f"{finding.message}; {title} has no such file")
-
-
-def _failing(verdict: Verdict) -> frozenset[str]:
-    """The files that a verdict says do not load: those with a failure, and those that break with them."""
-    failures = [finding for finding in verdict.findings if finding.level == "failure"]
-    broken: set[str] = set()
-    for finding in failures:
-        also = finding.evidence.get("also_breaks")
-        broken.update(map(str, also) if isinstance(also, list) else ())
-    return frozenset(broken | {finding.subject for finding in failures})
 
 
 def _states(report: NativeReport, failing: frozenset[str]) -> dict[str, bool]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from crossgrade.gates.verdict import Finding, Level, Verdict, counted
 from crossgrade.inspect.native import NativeReport
-from crossgrade.inspect.reach import Reach
+from crossgrade.inspect.reach import ORDER, Reach
 from crossgrade.jsontype import JSON
 
 _LEVELS: Mapping[str, Level] = {
@@ -23,7 +23,6 @@ _LEVELS: Mapping[str, Level] = {
     "plugin": "note",
     "never": "note",
 }
-_ORDER = tuple(_LEVELS)
 _SHOWN = 4  # modules of a chain
 
 
@@ -31,7 +30,7 @@ def refused(verdict: Verdict) -> tuple[str, ...]:
     """The files that the failures of a verdict are about, and those that break with them. Pure."""
     found: dict[str, None] = {}
     for finding in verdict.of_level("failure"):
-        found.update(dict.fromkeys([finding.subject, *_broken(finding)]))
+        found.update(dict.fromkeys([finding.subject, *broken_by(finding)]))
     return tuple(found)
 
 
@@ -40,31 +39,39 @@ def sorted_by_reach(verdict: Verdict, report: NativeReport, reaches: Mapping[str
     if not reaches:
         return verdict
     findings = tuple(by_reach(finding, reaches) for finding in verdict.findings)
+    aside = set_aside(verdict, findings)
+    passed = (
+        f"{counted(len(report.files), 'native file')}: everything loads that the server is certain to load; "
+        f"{counted(aside, 'finding')} about files that it does not need"
+    )
+    return judged_again(verdict, findings, {"not_reached": aside}, passed)
+
+
+def set_aside(verdict: Verdict, findings: Sequence[Finding]) -> int:
+    """How many of the failures of a verdict are none among these findings. Pure."""
+    return len(verdict.of_level("failure")) - sum(finding.level == "failure" for finding in findings)
+
+
+def judged_again(verdict: Verdict, findings: tuple[Finding, ...], figures: Mapping[str, JSON], passed: str) -> Verdict:
+    """A verdict on files whose findings have been weighed: `passed` is the reason where no failure is left. Pure."""
     failures = [finding for finding in findings if finding.level == "failure"]
-    aside = len(verdict.of_level("failure")) - len(failures)
-    figures: dict[str, JSON] = {**verdict.figures, "failures": len(failures), "not_reached": aside}
+    weighed = replace(verdict, findings=findings, figures={**verdict.figures, **figures, "failures": len(failures)})
     if failures:
         more = {finding.subject for finding in failures} - {failures[0].subject}
         reason = f"{failures[0].subject} {failures[0].message}"
         reason += f" (and {counted(len(more), 'more file')} with failures)" if more else ""
-        return replace(verdict, outcome="failed", reason=reason, findings=findings, figures=figures)
-    if verdict.outcome != "failed":
-        return replace(verdict, findings=findings, figures=figures)
-    reason = (
-        f"{counted(len(report.files), 'native file')}: everything loads that the server is certain to load; "
-        f"{counted(aside, 'finding')} about files that it does not need"
-    )
-    return replace(verdict, outcome="passed", reason=reason, findings=findings, figures=figures)
+        return replace(weighed, outcome="failed", reason=reason)
+    return replace(weighed, outcome="passed", reason=passed) if verdict.outcome == "failed" else weighed
 
 
 def by_reach(finding: Finding, reaches: Mapping[str, Reach]) -> Finding:
     """One failure as it is to the server; the finding itself where nothing is known of its file. Pure."""
     if finding.level != "failure":
         return finding
-    known = [(path, reaches[path]) for path in (finding.subject, *_broken(finding)) if path in reaches]
+    known = [(path, reaches[path]) for path in (finding.subject, *broken_by(finding)) if path in reaches]
     if not known:
         return finding
-    path, reach = min(known, key=lambda each: _ORDER.index(each[1].when))
+    path, reach = min(known, key=lambda each: ORDER.index(each[1].when))
     through = "" if path == finding.subject else f" (through {path})"
     evidence: dict[str, JSON] = {**finding.evidence, "reached": reach.when, "chain": list(reach.chain)}
     message = f"{finding.message}; {_said(reach)}{through}"
@@ -125,6 +132,7 @@ def _shown(chain: Sequence[str]) -> str:
     return " > ".join([chain[0], "...", *chain[-_SHOWN + 1 :]])
 
 
-def _broken(finding: Finding) -> list[str]:
+def broken_by(finding: Finding) -> list[str]:
+    """The files that fail only because of the one that a finding is about. Pure."""
     also = finding.evidence.get("also_breaks")
     return [str(path) for path in also] if isinstance(also, list) else []

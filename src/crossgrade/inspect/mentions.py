@@ -11,12 +11,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from crossgrade.inspect.python_source import Surroundings, When, condition
+from crossgrade.inspect.python_source import CATCHING, Surroundings, When, condition
 
 _HOLE = "{"  # in place of what an f-string fills in
 _SHORTEST = 6
 _MOST_CALLS = 8  # from the module's own level down to the string
-_REST = re.compile(r"[_-]?(?:cu|cuda|torch|sm)?\d[\w.]*(?:-cpu|-cuda)?$")
+# What may follow the name that code knows a library by: its own version, or that of CUDA, PyTorch or a GPU.
+_BEGINS = r"[_-]?(?:cu|cuda|torch|sm)?\d"
+VERSION = re.compile(_BEGINS + r".*$")
+_REST = re.compile(_BEGINS + r"[\w.]*(?:-cpu|-cuda)?$")
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def _catches(node: ast.Try) -> bool:
     """Whether a failed import or opening is caught here, and not raised again."""
     for handler in node.handlers:
         caught = ast.unparse(handler.type) if handler.type else "Exception"
-        if re.search(r"\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|OSError|RuntimeError)\b", caught):
+        if re.search(CATCHING, caught):
             return not any(isinstance(statement, ast.Raise) for statement in handler.body)
     return False
 

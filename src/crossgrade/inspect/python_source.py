@@ -65,9 +65,9 @@ _IMPORT = re.compile(
     rb"([ \t]*)((?:(?:try|else|finally|except\b[^:\n]*|(?:el)?if\b[^:\n]*):[ \t]*)?)"
     rb"(?:from[ \t]+([.\w \t]+?)[ \t]*\bimport\b[ \t]*(\([^)]*\)|[^\n;]*)|import[ \t]+([^\n;]*))"
 )
-_CATCHES = re.compile(
-    rb"^except\s*:|\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|OSError|RuntimeError)\b"
-)
+# What a handler names that catches a failed import, or a library that cannot be opened.
+CATCHING = r"\b(?:ImportError|ModuleNotFoundError|Exception|BaseException|OSError|RuntimeError)\b"
+_CATCHES = re.compile(rb"^except\s*:|" + CATCHING.encode())
 _PLATFORM = re.compile(rb"\b(?:sys\.platform|os\.name|platform\.\w+)")
 _PLATFORM_LINES = re.compile(rb"^[ \t]*(?:el)?if\b[^\n]*\b(?:sys\.platform|os\.name|platform\.\w+)[^\n]*", re.MULTILINE)
 _LAZY = (b"__getattr__", b"_LazyModule", b"lazy_loader")

@@ -21,7 +21,7 @@ from crossgrade.inspect.python_abi import find_interpreter, module_stem
 from crossgrade.inspect.python_source import Surroundings, When
 from crossgrade.knowledge import table
 
-_ORDER = ("always", "perhaps", "later", "tolerated", "plugin", "never")
+ORDER = ("always", "perhaps", "later", "tolerated", "variant", "plugin", "never")  # the surest first
 _SHORTEST_START = 6
 _MOST_PARSED = 200
 _BLOCK = 1 << 20
@@ -106,7 +106,7 @@ class Reaching:
     def _codes_about(self, packages: tuple[str, ...], stem: str) -> dict[str, mentions.Code]:
         """The code of the reached modules of these packages that name the library, or that lead to those that do."""
         sources = self._sources_of(packages)
-        start = re.sub(r"[_-]?(?:cu|cuda|torch|sm)?\d.*$", "", stem)
+        start = mentions.VERSION.sub("", stem)
         start = start if len(start) >= _SHORTEST_START else stem
         pattern = re.compile(rb"""["'/}]""" + re.escape(start.encode()))
         codes = {name: self._code(name) for name, source in sources.items() if pattern.search(source)}
@@ -202,7 +202,7 @@ def reach_of(report: NativeReport, paths: Sequence[str], ahead: GraphAhead) -> d
         neighbours = [os.path.join(report.root, each.path) for each in beside]  # noqa: PTH118
         own = reaching.reach(path, packages.get(file.dist, ()), neighbours)
         needing = [reaching.imported(os.path.join(report.root, each)) for each in _needing(file, needers, files)]  # noqa: PTH118
-        found[file.path] = min([own, *filter(None, needing)], key=lambda reach: _ORDER.index(reach.when))
+        found[file.path] = min([own, *filter(None, needing)], key=lambda reach: ORDER.index(reach.when))
     return {path: _variant(files[path], reach, report.files) for path, reach in found.items()}
 
 
