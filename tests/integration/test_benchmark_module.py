@@ -174,3 +174,20 @@ def test_arguments_are_checked_when_planning(host: ModuleHost, others: dict[str,
         plan_module(benchmark.MODULE, arguments(2, **others), host)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_without_a_driver_a_server_for_gpus_is_not_measured(
+    store: Store, host: ModuleHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crossgrade.inspect.machine.driver_version", lambda: None)
+    asked = arguments(2, server={**SERVER, "needs_gpu": True}, on_not_run="warn")
+    planned = plan_module(benchmark.MODULE, asked, host)
+    assert isinstance(planned, Change)
+    assert planned.summary == "benchmark generation 2: it will not run, no NVIDIA driver on this machine"
+    outcome = run_gate(benchmark.MODULE, asked, host)
+    assert outcome.message == "not run: no NVIDIA driver on this machine"
+    assert not outcome.failed
+    # activated by that policy, it stays as it was judged
+    activate(store, 2)
+    assert isinstance(plan_module(benchmark.MODULE, asked, host), Unchanged)
+    assert run_gate(benchmark.MODULE, arguments(3, server={**SERVER, "needs_gpu": True}), host).failed

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,33 @@ def test_server_starts_answers_and_is_gone(store: Store, host: ModuleHost, tmp_p
     assert outcome.values["figures"]["status"] == 200
     assert tree(store.venv(2)) == before
     assert gone(int(pid_file.read_text()))
+
+
+def test_server_for_gpus_is_not_started_without_a_driver(
+    store: Store, host: ModuleHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    add_generation(store, 2)
+    pid_file = tmp_path / "pid"
+    arguments = server.Arguments(
+        command=COMMAND, generation=2, needs_gpu=True, environment={"SMALL_CHILD": str(pid_file)}, on_not_run="warn"
+    )
+    driver: list[str | None] = [None]
+    monkeypatch.setattr("crossgrade.inspect.machine.driver_version", lambda: driver[0])
+    planned = plan_module(server.MODULE, arguments, host)
+    assert isinstance(planned, Change)
+    assert planned.summary.endswith("it will not run, no NVIDIA driver on this machine")
+    outcome = run_gate(server.MODULE, arguments, host)
+    assert not outcome.failed
+    assert outcome.message == "not run: no NVIDIA driver on this machine"
+    assert not pid_file.exists()
+    assert isinstance(plan_module(server.MODULE, arguments, host), Unchanged)
+    assert run_gate(server.MODULE, replace(arguments, on_not_run="fail"), host).failed
+    # once there is a driver, what was not run is no verdict any more
+    driver[0] = "580.95.05"
+    assert isinstance(plan_module(server.MODULE, arguments, host), Change)
+    outcome = run_gate(server.MODULE, arguments, host)
+    assert outcome.values["verdict"] == "passed"
+    assert pid_file.exists()
 
 
 def test_server_that_fails_gives_its_last_words(store: Store, host: ModuleHost) -> None:

@@ -46,6 +46,13 @@ def tasks_of(text: str) -> dict[str, Any]:
     return {key: task[key] for task in tasks for key in task if key in NAMES}
 
 
+def test_whether_it_needs_a_gpu() -> None:
+    assert "  needs_gpu: true\n" in playbook_text(a_finding())
+    assert "  needs_gpu: true\n" in playbook_text(a_finding("--device", "cuda:1"))
+    assert "  needs_gpu: false\n" in playbook_text(a_finding("--device", "cpu"))
+    assert "  needs_gpu: false\n" in playbook_text(a_finding("--device=cpu"))
+
+
 def test_the_whole_transaction(tmp_path: Path) -> None:
     text = playbook_text(a_finding())
     loaded(text, tmp_path)

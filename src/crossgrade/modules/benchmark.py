@@ -110,14 +110,8 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     candidate = gate.find_candidate(arguments.generation, None, host)
     number = host.active() if arguments.baseline is None else arguments.baseline
     baseline = None if number is None else gate.find_candidate(number, None, host)
-    obstacle = ""
-    if baseline is None:
-        obstacle = "no generation is active yet, so there is nothing to compare with"
-    elif number == arguments.generation:
-        obstacle = f"{candidate.title} is itself the active one, so there is nothing to compare it with"
-        if arguments.baseline is not None:
-            obstacle = f"{candidate.title} cannot be compared with itself"
     server = read_mapping(ServerArguments, arguments.server, "benchmark: server")
+    obstacle = gate.lacking_gpu(server.needs_gpu) or nothing_to_compare(arguments, candidate, number)
     rules_of(arguments)  # here for its errors: a plan shows them before anything is built
     matters = {
         "server": what_starts(server),
@@ -130,6 +124,17 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     if state.recorded is not None and not holds(state.recorded, baseline, obstacle):
         state = replace(state, recorded=None)
     return State(state, baseline, obstacle)
+
+
+def nothing_to_compare(arguments: Arguments, candidate: gate.Candidate, baseline: int | None) -> str:
+    """Why there is nothing to compare the candidate with; "" when there is."""
+    if baseline is None:
+        return "no generation is active yet, so there is nothing to compare with"
+    if baseline != arguments.generation:
+        return ""
+    if arguments.baseline is not None:
+        return f"{candidate.title} cannot be compared with itself"
+    return f"{candidate.title} is itself the active one, so there is nothing to compare it with"
 
 
 def holds(recorded: Verdict, baseline: gate.Candidate | None, obstacle: str) -> bool:

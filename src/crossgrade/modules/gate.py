@@ -162,6 +162,21 @@ def driver(named: str | None) -> str | None:
     return named
 
 
+def lacking_gpu(needed: bool) -> str:
+    """Why a gate that starts a server on a GPU cannot run on this machine; "" when it can, or needs none."""
+    from crossgrade.inspect.machine import NO_DRIVER, driver_version
+
+    return NO_DRIVER if needed and driver_version() is None else ""
+
+
+def unless_not_run_for_another_reason(state: GateState, obstacle: str) -> GateState:
+    """Forget a recorded `not run` whose reason is not today's: the gate can run now, or cannot for another reason."""
+    recorded = state.recorded
+    if recorded is not None and recorded.outcome == "not run" and recorded.reason != obstacle:
+        return replace(state, recorded=None)
+    return state
+
+
 def verdict_key(gate: str, candidate: Candidate, arguments: Mapping[str, Any]) -> str:
     """The name of a file: the gate, and the digest of the arguments that matter and of what was judged."""
     generation = candidate.generation

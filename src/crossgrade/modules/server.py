@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -36,6 +36,11 @@ class ServerArguments:
     health: str = argument(doc="The path that answers 200 once the server can serve.", default="/health")
     start_timeout: float = argument(doc="Seconds until it must be healthy.", default=600.0)
     stop_grace: float = argument(doc="Seconds between SIGTERM and SIGKILL when it is stopped.", default=10.0)
+    needs_gpu: bool = argument(
+        doc="Whether it serves from NVIDIA GPUs: on a machine without their driver it is not started, and the verdict "
+        "is `not run`.",
+        default=False,
+    )
     environment: Mapping[str, Any] = argument(
         doc="Environment variables, laid over those of the task and of the generation.", default_factory=dict
     )
@@ -98,17 +103,24 @@ def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
     request = read_request(arguments.request)
     asked = [request.path, request.body, request.expect_status] if request else None
     matters = {**what_starts(arguments), "request": asked}
-    return gate.gate_state(GATE, candidate, host, matters)
+    state = gate.gate_state(GATE, candidate, host, matters)
+    return gate.unless_not_run_for_another_reason(state, gate.lacking_gpu(arguments.needs_gpu))
 
 
 def plan(arguments: Arguments, state: gate.GateState) -> Plan:
     what = "start, ask and stop the server of" if arguments.request else "start and stop the server of"
-    return gate.plan_gate(state, what, arguments.on_not_run)
+    planned = gate.plan_gate(state, what, arguments.on_not_run)
+    obstacle = gate.lacking_gpu(arguments.needs_gpu)
+    if obstacle and isinstance(planned, Change):
+        return replace(planned, summary=f"{planned.summary}: it will not run, {obstacle}")
+    return planned
 
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
     state = inspect(arguments, context.host)
     gate.refuse_unfinished(state.candidate)
+    if obstacle := gate.lacking_gpu(arguments.needs_gpu):
+        return gate.conclude(Verdict(GATE, "not run", obstacle), state, arguments.on_not_run, context)
     spec = server_spec(state.candidate, context.host, arguments, cwd=context.log_directory)
     request = read_request(arguments.request)
     context.progress(f"starting the server of {state.candidate.title}")

@@ -222,11 +222,19 @@ def _serving(found: Found) -> Iterator[str]:
     yield f"  health: {quoted(found.health)}"
     yield "  start_timeout: 1800 # seconds until it must be healthy: a large model loads for long"
     yield "  stop_grace: 60"
+    yield f"  needs_gpu: {'true' if _needs_gpu(words) else 'false'}"
     if server is None or not server.environment:
         yield "  environment: {}"
         return
     yield "  environment:"
     yield from (f"    {quoted(name)}: {_scalar(value)}" for name, value in server.environment.items())
+
+
+def _needs_gpu(words: Sequence[str | Secret]) -> bool:
+    """Whether a launch line serves from a GPU, which it does unless it asks for another device."""
+    line = " ".join(word for word in words if isinstance(word, str)).replace("--device=", "--device ")
+    device = line.partition("--device ")[2].split()
+    return not device or device[0].startswith("cuda")
 
 
 def _tasks(found: Found) -> Iterator[str]:
@@ -312,11 +320,12 @@ def _window(found: Found, one: Mapping[str, str]) -> Iterator[str]:
     inner += _task("Gate: the server starts and answers", "server", {
         **one, "command": '"{{ serving.command }}"', "health": '"{{ serving.health }}"',
         "start_timeout": '"{{ serving.start_timeout }}"', "stop_grace": '"{{ serving.stop_grace }}"',
-        "environment": '"{{ serving.environment }}"',
+        "environment": '"{{ serving.environment }}"', "needs_gpu": '"{{ serving.needs_gpu }}"',
+        "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
     inner += _task("Gate: no slower than the working environment", "benchmark", {
         **one, "server": '"{{ serving }}"', "allowed_loss": '"{{ allowed_loss }}"',
-        "concurrency": "8", "requests": "64", "max_tokens": "256", "timeout": "600",
+        "concurrency": "8", "requests": "64", "max_tokens": "256", "timeout": "600", "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
     activate = dict(one)
     if unit:
