@@ -112,6 +112,36 @@ def test_one_failure_among_many(modules: Path) -> None:
     assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
 
 
+LOADER = "cannot open shared object file: No such file or directory"
+
+
+def test_without_a_driver_what_needs_it_is_not_run(tmp_path: Path) -> None:
+    texts = {
+        "fine": "",
+        "driver_by_ctypes": f"raise OSError('libcuda.so.1: {LOADER}')",
+        "wrapped": f"raise ImportError('could not load any ops\\n- ImportError: libcuda.so.1: {LOADER}\\n- no module')",
+        "more_lacks": f"raise ImportError('libcuda.so.1: {LOADER}\\nlibcudart.so.12: {LOADER}')",
+        "symbol": f"raise ImportError('libcuda.so.1: {LOADER}\\n_C.so: undefined symbol: x')",
+        "broken": "1 / 0",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    verdict = judge_smoke(run(tmp_path, "fine", "driver_by_ctypes", "wrapped"), driver=False)
+    assert verdict.outcome == "not run"
+    assert verdict.reason == (
+        "driver_by_ctypes, wrapped: no NVIDIA driver on this machine, and so no libcuda.so.1; imported: fine"
+    )
+    assert [(finding.level, finding.subject) for finding in verdict.findings] == [
+        ("warning", "driver_by_ctypes"), ("warning", "wrapped")
+    ]  # fmt: skip
+    # where there is a driver, its libraries must be found
+    assert judge_smoke(run(tmp_path, "fine", "wrapped"), driver=True).outcome == "failed"
+    for name in ("more_lacks", "symbol", "broken"):
+        verdict = judge_smoke(run(tmp_path, "wrapped", name), driver=False)
+        assert verdict.outcome == "failed", name
+        assert verdict.reason.startswith(f"import {name}: ")
+
+
 def test_without_imports_the_gate_did_not_run(modules: Path) -> None:
     verdict = judge_smoke(run(modules))
     assert (verdict.outcome, verdict.passed) == ("not run", False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from crossgrade.jsontype import JSON
 from crossgrade.process import Completed, run_process, signal_name
 
 GATE = "smoke"
+# What the loader says of a library that it does not find, as ctypes and ImportError pass it on.
+_NOT_OPENED = re.compile(r"(\S+\.so[.\d]*): cannot open shared object file")
 OUTPUT_LINES = 20  # of a failed import's output, kept as evidence
 
 # Runs in the environment under test, with the module's name as an argument. What the module itself prints may
@@ -156,22 +159,57 @@ def read_import(name: str, word: str, completed: Completed) -> ImportOutcome:
     )
 
 
-def judge_smoke(outcomes: Sequence[ImportOutcome]) -> Verdict:
-    """Passed when every import succeeded; without any import the gate did not run."""
+def driver_libraries_that_lack(outcome: ImportOutcome) -> tuple[str, ...]:
+    """The NVIDIA driver's libraries for want of which an import failed; none where it failed for anything else, too.
+
+    They come with the driver and never from a dist (``knowledge/driver_libraries.yml``), so that such a failure says
+    nothing about the environment. What the import would have met behind it is not known.
+    """
+    from crossgrade.knowledge import table
+
+    if outcome.succeeded or outcome.exception not in ("ImportError", "OSError", "RuntimeError"):
+        return ()
+    lacking = tuple(dict.fromkeys(_NOT_OPENED.findall(outcome.message)))
+    driver = {str(row["soname"]) for row in table("driver_libraries")}
+    if "undefined symbol" in outcome.message or not driver.issuperset(lacking):
+        return ()
+    return lacking
+
+
+def judge_smoke(outcomes: Sequence[ImportOutcome], *, driver: bool = True) -> Verdict:
+    """Passed when every import succeeded; without any import the gate did not run.
+
+    `driver` is whether this machine has the NVIDIA driver. Without one, imports that fail for want of its libraries
+    alone did not run either; any other failure fails the gate.
+    """
     if not outcomes:
         return Verdict(GATE, "not run", "no module to import was named")
-    failed = [outcome for outcome in outcomes if not outcome.succeeded]
-    findings = tuple(Finding("failure", outcome.module, str(outcome.error), outcome.to_json()) for outcome in failed)
+    lacking = {} if driver else {one.module: found for one in outcomes if (found := driver_libraries_that_lack(one))}
+    failed = [outcome for outcome in outcomes if not outcome.succeeded and outcome.module not in lacking]
+    findings = [Finding("failure", outcome.module, str(outcome.error), outcome.to_json()) for outcome in failed]
+    findings += [
+        Finding(
+            "warning", one.module, f"not run: needs {joined(lacking[one.module])} of the NVIDIA driver", one.to_json()
+        )
+        for one in outcomes
+        if one.module in lacking
+    ]
     figures: dict[str, JSON] = {
         "imports": len(outcomes),
         "failed": len(failed),
+        "not_run": len(lacking),
         "seconds": {outcome.module: round(outcome.seconds, 3) for outcome in outcomes},
     }
+    names = joined(outcome.module for outcome in outcomes if outcome.succeeded)
+    if not failed and lacking:
+        sonames = joined(dict.fromkeys(name for found in lacking.values() for name in found))
+        imported = f"; imported: {names}" if names else ""
+        why = f"{joined(lacking)}: no NVIDIA driver on this machine, and so no {sonames}{imported}"
+        return Verdict(GATE, "not run", why, tuple(findings), figures)
     if not failed:
-        names = joined(outcome.module for outcome in outcomes)
         return Verdict(GATE, "passed", f"{counted(len(outcomes), 'module')} imported: {names}", (), figures)
     first, *others = failed
     reason = f"import {first.module}: {first.error}"
     if others:
         reason += f" (and {counted(len(others), 'module')} more: {joined(o.module for o in others)})"
-    return Verdict(GATE, "failed", reason, findings, figures)
+    return Verdict(GATE, "failed", reason, tuple(findings), figures)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from crossgrade.inspect.machine import driver_version
 from crossgrade.modules import gate
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
 from crossgrade.playbook.arguments import argument
@@ -29,14 +30,20 @@ class Arguments:
     path: Path | None = argument(doc="A venv that is no generation. Its verdict is not kept.", default=None)
     timeout: float = argument(doc="Seconds that one import may take.", default=300.0)
     on_not_run: gate.OnNotRun = argument(
-        doc="What a verdict of `not run` (no module is named) does to the run.", default="fail"
+        doc="What a verdict of `not run` (no module is named, or one needs the NVIDIA driver and there is none) does to "
+        "the run.",
+        default="fail",
     )
 
 
 def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
     candidate = gate.find_candidate(arguments.generation, arguments.path, host)
     matters = {"imports": list(arguments.imports)}  # a failed gate runs again in any case, whatever the timeout
-    return gate.gate_state("smoke_check", candidate, host, matters)
+    state = gate.gate_state("smoke_check", candidate, host, matters)
+    recorded = state.recorded
+    if recorded is not None and recorded.outcome == "not run" and recorded.figures.get("not_run") and driver_version():
+        return replace(state, recorded=None)  # what lacked then is there now
+    return state
 
 
 def plan(arguments: Arguments, state: gate.GateState) -> Plan:
@@ -53,7 +60,8 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     for number, name in enumerate(arguments.imports, start=1):
         context.progress(f"import {name} ({number} of {len(arguments.imports)})")
         outcomes += run_imports(state.candidate.python, [name], environment=environment, timeout=arguments.timeout)
-    return gate.conclude(judge_smoke(outcomes), state, arguments.on_not_run, context)
+    verdict = judge_smoke(outcomes, driver=driver_version() is not None)
+    return gate.conclude(verdict, state, arguments.on_not_run, context)
 
 
 MODULE = Module(

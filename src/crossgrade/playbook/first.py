@@ -10,7 +10,10 @@ from crossgrade.playbook.positions import printable
 
 COMMON_CAPABILITY = "12.0"  # where no GPU answers: that of the RTX PRO 6000 Blackwell
 PLACEHOLDER = "MODEL"  # where nobody knows which model is to be served
-COMPONENTS = ("nvcc", "nvvm", "crt", "cccl", "cudart", "nvrtc")
+# What FlashInfer's kernels and torch's headers include when they are compiled at run time.
+COMPONENTS = (
+    "nvcc", "nvvm", "crt", "cccl", "cudart", "nvrtc", "cublas", "cusparse", "cusolver", "curand", "cufft",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -275,7 +278,7 @@ def _tasks(found: Found) -> Iterator[str]:
         **({"require": _listed(found.require)} if found.require else {}),
     })  # fmt: skip
     yield from _task("Gate: everything imports", "smoke_check", {
-        **one, "imports": f"[{', '.join(found.imports)}]",
+        **one, "imports": f"[{', '.join(found.imports)}]", "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
     yield from _window(found, one)
 
