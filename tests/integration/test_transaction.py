@@ -60,6 +60,25 @@ def test_a_failing_task_takes_back_what_the_run_changed(tmp_path: Path) -> None:
     assert after == before
 
 
+def test_the_end_names_the_gates_that_were_not_run(tmp_path: Path) -> None:
+    subprocess.run(["python3", "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    text = f"""
+- hosts: localhost
+  tasks:
+    - name: Nothing to import
+      smoke_check: {{path: {tmp_path}/env, imports: [], on_not_run: POLICY}}
+    - name: Something to import
+      smoke_check: {{path: {tmp_path}/env, imports: [json]}}
+"""
+    answer = run(tmp_path, text.replace("POLICY", "warn"))
+    assert answer.code == 0, answer.stdout
+    assert "  not run, and let pass by `on_not_run: warn`: 'Nothing to import'\n" in answer.stdout
+    assert run(tmp_path, text.replace("POLICY", "warn"), "--json").ended["gates_not_run"] == ["Nothing to import"]
+    answer = run(tmp_path, text.replace("POLICY", "fail"))
+    assert answer.code == 2
+    assert "let pass" not in answer.stdout
+
+
 def test_a_rescued_failure_takes_nothing_back(tmp_path: Path) -> None:
     answer = run(
         tmp_path,

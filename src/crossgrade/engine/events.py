@@ -25,7 +25,7 @@ EventKind = Literal[
     "completed",  # task, what: recovery finished a step that was past its commit point
     "warning",  # message
     "recap",  # host, ok, changed, unreachable, failed, skipped, rescued, ignored, rolled_back
-    "run_ended",  # exit_code, outcome, reason, evidence, active, seconds, next_command, report
+    "run_ended",  # exit_code, outcome, reason, evidence, active, seconds, next_command, report, gates_not_run
 ]
 
 

@@ -90,6 +90,13 @@ def result_event(
     }
 
 
+def not_run(result: TaskResult) -> bool:
+    """Whether it is of a gate whose verdict is `not run`, of this run or on record, for one item of a loop at least."""
+    items = result.values.get("results")
+    values = items if isinstance(items, list) else [result.values]
+    return any(isinstance(value, Mapping) and value.get("verdict") == "not run" for value in values)
+
+
 def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[TaskResult, dict[str, Any]]:
     """The result of a whole loop and the value for `register`, as Ansible combines them.
 

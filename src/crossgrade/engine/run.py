@@ -129,7 +129,7 @@ def _locked(
     ending = run.end(failure)
     ignore_to_the_end()
     report = store.run_folder(run_id) / "report.json"
-    _announce(events, ending, report, time.monotonic() - began, run.differing)
+    _announce(events, ending, report, time.monotonic() - began, run)
     try:
         write_report(report)
     except OSError as error:
@@ -149,6 +149,7 @@ class _Run:
     events: Events
     counts: Counts = field(default_factory=Counts)
     differing: int = 0
+    gates_not_run: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.store, self.prepared.playbook.directory, False, dict(self.locks))
@@ -201,6 +202,7 @@ class _Run:
                     walk.run()
                 finally:
                     self.differing += walk.differing
+                    self.gates_not_run += walk.gates_not_run
 
     def end(self, failure: BaseException | None) -> Ending:
         """Take everything back after a failure, and record how the run ended."""
@@ -229,7 +231,7 @@ class _Run:
         return ending
 
 
-def _announce(events: Events, ending: Ending, report: Path, seconds: float, differing: int) -> None:
+def _announce(events: Events, ending: Ending, report: Path, seconds: float, run: _Run) -> None:
     events.emit(
         "run_ended",
         exit_code=int(ending.exit_code),
@@ -241,6 +243,7 @@ def _announce(events: Events, ending: Ending, report: Path, seconds: float, diff
         next_command=ending.next_command,
         confirmation=ending.confirmation,
         report=str(report),
-        differs=differing,
+        differs=run.differing,
+        gates_not_run=list(run.gates_not_run),
         seconds=round(seconds, 3),
     )

@@ -13,7 +13,7 @@ from typing import Any
 from crossgrade.engine.events import Events
 from crossgrade.engine.explained import explained, sentence
 from crossgrade.engine.plan import Action, Foreseen, PlannedTask
-from crossgrade.engine.results import Counts, TaskResult, combine_loop, result_event
+from crossgrade.engine.results import Counts, TaskResult, combine_loop, not_run, result_event
 from crossgrade.engine.retrying import attempts
 from crossgrade.engine.task_runner import TaskRunner
 from crossgrade.errors import CrossgradeError
@@ -61,6 +61,7 @@ class Walk:
     counts: Counts = field(default_factory=Counts)
     planned: list[PlannedTask] = field(default_factory=list)
     differing: int = 0
+    gates_not_run: list[str] = field(default_factory=list)
     _known: dict[str, Any] = field(default_factory=dict)
     _notified: list[str] = field(default_factory=list)
     _in_rescue: int = 0
@@ -152,6 +153,8 @@ class Walk:
         else:
             result = self._loop(task, name, scope, templar)
         self.counts.count(result)
+        if not_run(result) and not result.failed:
+            self.gates_not_run.append(name)
         if result.changed and (not result.failed or result.status == "ignored"):
             self._notify(task, templar)
         if result.failed and result.status != "ignored":

@@ -199,6 +199,9 @@ def _run_ended(event: Event, *_: object) -> Iterator[Line]:
     for line in data.get("evidence", ()):
         yield Line(f"  evidence: {line}")
     yield Line(f"  working environment: {data['working_environment']}")
+    if data.get("gates_not_run"):
+        names = ", ".join(repr(name) for name in data["gates_not_run"])
+        yield Line(f"  not run, and let pass by `on_not_run: warn`: {names}", "warning")
     if data.get("differs"):
         yield Line(f"  predictions that did not come true: {data['differs']}", "warning")
     if data.get("confirmation"):
