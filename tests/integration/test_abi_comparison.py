@@ -13,6 +13,7 @@ from crossgrade.gates.abi import judge_abi
 from crossgrade.gates.comparison import Working, compared
 from crossgrade.gates.verdict import Verdict
 from crossgrade.inspect.native import inspect_native
+from crossgrade.inspect.reach import Reach
 
 pytestmark = pytest.mark.skipif(not have_gcc(), reason="gcc is not installed")
 
@@ -85,6 +86,27 @@ def test_a_library_that_breaks_a_module_which_loaded(venvs: tuple[Path, Path]) -
     verdict = judge(old, new)
     assert verdict.outcome == "failed"
     assert f"{module.relative_to(new)}, which it breaks, loads in generation 1" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("when", "level"),
+    [("always", "failure"), ("later", "failure"), ("tolerated", "warning"), ("variant", "note"), ("never", "warning")],
+)
+def test_what_is_lost_counts_unless_the_server_goes_on_without_it(
+    venvs: tuple[Path, Path], when: str, level: str
+) -> None:
+    old, new = venvs
+    module = next(site_of(new).glob("kernels/ops.*"))
+    needing(module, "libcudart.so.12", MODULE % "ops")
+    was, now = inspect_native(old), inspect_native(new)
+    reaches = {str(module.relative_to(new)): Reach(when, ("kernels", "kernels.loader"))}
+    verdict = compared(judge_abi(now), now, Working("generation 1", was, judge_abi(was)), reaches)
+    assert levels(verdict)[module.name] == level
+    assert verdict.outcome == ("failed" if level == "failure" else "passed")
+    (finding,) = [finding for finding in verdict.findings if finding.subject.endswith(module.name)]
+    assert finding.message.endswith("; it loads in generation 1")
+    if level != "failure":
+        assert "that loads in generation 1 and that the server may need loads here" in verdict.reason
 
 
 def test_new_files(venvs: tuple[Path, Path]) -> None:

@@ -166,8 +166,8 @@ def test_a_change_that_does_not_apply_is_told_with_its_hunk_before_anything_is_b
         plan_module(ENV, carry, host.planning())
     said = str(refused.value)
     assert "cg-engine 1.0: engine/conflicts.py: 1 of its places changed in both" in said
-    hunk = ["<<<<<<< local change", "mine = 2", "||||||| original", "line 2 = 2", "=======", "new = 2"]
-    assert "\n".join(f"        {line}" for line in [*hunk, ">>>>>>> new version"]) in said
+    hunk = ["the local change:", "-line 2 = 2", "+mine = 2", "the new version has there:", " new = 2"]
+    assert "\n".join(f"        {line}" for line in hunk) in said
     assert "engine/gone.py: the new version has no such file" in said
     assert "engine/applies.py" not in said
     assert not host.store.folder(2).exists()

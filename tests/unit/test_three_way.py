@@ -74,10 +74,26 @@ def test_a_conflict_gives_each_place(tmp_path: Path, end: bytes) -> None:
     original, ours, theirs = (text.replace(b"\n", end) for text in texts)
     verdict = judge(original, ours, theirs, merge)
     assert (verdict.outcome, verdict.result, len(verdict.hunks)) == ("conflict", None, 2)
-    lines = [line.rstrip("\r") for line in verdict.hunks[1].split("\n")]
-    assert lines == [
-        "<<<<<<< local change", "ours", "||||||| original", "15", "=======", "theirs", ">>>>>>> new version",
+    assert verdict.hunks[1].split("\n") == [
+        "the local change:",
+        "-15",
+        "+ours",
+        "the new version has there:",
+        " theirs",
+    ]
+
+
+def test_a_conflict_is_shown_in_short(tmp_path: Path) -> None:
+    """The other version has written a long function anew, in which one line was changed here."""
+    original = b"".join(b"%d\n" % number for number in range(100))
+    ours = original.replace(b"\n50\n", b"\nfifty\n=======\n")
+    (hunk,) = judge(original, ours, b"new\n" * 90, git_merge(tmp_path, run, os.environ)).hunks
+    assert hunk.split("\n") == [
+        "the local change:", " 47", " 48", " 49", "-50", "+fifty", "+=======", " 51", " 52", " 53",
+        "the new version has there:", *[" new"] * 12, " ... and 78 more lines",
     ]  # fmt: skip
+    (hunk,) = judge(original, ours, b"0\n1\n", git_merge(tmp_path, run, os.environ)).hunks
+    assert hunk.split("\n")[-1] == "the new version has nothing there"
 
 
 def test_without_git_nothing_is_claimed(tmp_path: Path) -> None:

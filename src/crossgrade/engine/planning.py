@@ -92,7 +92,7 @@ def make_plan(
             try:
                 walk.run()
             except HostFailed as failed:
-                failure = f"task {failed.name!r} would fail: {failed.told.message}"
+                failure = f"task {failed.name!r} would fail: {_in_short(failed.told.message)}"
             except CrossgradeError as error:
                 failure = str(error)
             tasks += walk.planned
@@ -113,3 +113,9 @@ def make_plan(
         # nothing will run, and a plan stays quick.
         check_all_templates(prepared)
     return Planning(plan, counts, failure)
+
+
+def _in_short(message: str) -> str:
+    """The first line: the plan's own entry for the task has the rest."""
+    first, *more = message.splitlines() or [""]
+    return f"{first.rstrip(':')} (the plan says more)" if more else first

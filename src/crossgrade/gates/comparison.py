@@ -14,13 +14,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from crossgrade.gates.reachability import broken_by, by_reach, judged_again, refused, set_aside
-from crossgrade.gates.verdict import Finding, Verdict, counted
+from crossgrade.gates.verdict import Finding, Level, Verdict, counted
 from crossgrade.inspect.native import NativeFile, NativeReport
 from crossgrade.inspect.python_abi import module_stem
 from crossgrade.inspect.reach import Reach
 
 # Version numbers, and the digest that auditwheel puts into the names of libraries that it takes into a wheel.
 _NUMBERS = re.compile(r"(-[0-9a-f]{8})*(-[\d.]+)?\.so(\.[\w.]+)?$")
+
+# What is lost is no failure when a server starts and serves without it. A warning where it may serve worse.
+_LOST: Mapping[str, Level] = {"tolerated": "warning", "never": "warning", "plugin": "warning", "variant": "note"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ def compared(
 
     A failure stays one when the same file loads there, when it breaks one that loads there, or when a Python module
     that is not there at all cannot be loaded. A library that is new and that no Python module needs becomes a warning.
-    Where `reaches` (by path) says how the server comes to load a file, that decides what is left.
+    Where `reaches` (by path) says how the server comes to load a file, that decides what is left; what was lost is
+    a failure unless the server goes on without it.
     """
     before = _states(working.report, frozenset(refused(working.verdict)))
     here = {file.path: file for file in report.files}
@@ -49,8 +53,9 @@ def compared(
         for finding in verdict.findings
     )
     known = set_aside(verdict, findings)
+    needed_too = " and that the server may need" if reaches else ""
     passed = (
-        f"{counted(len(report.files), 'native file')}: everything that loads in {working.title} loads here; "
+        f"{counted(len(report.files), 'native file')}: everything that loads in {working.title}{needed_too} loads here; "
         f"{counted(known, 'finding')} set aside that it has as well, or that no Python module needs"
     )
     return judged_again(verdict, findings, {"compared_with": working.title, "set_aside": known}, passed)
@@ -69,10 +74,12 @@ def _judge(
         return finding  # a preload, say: it is about no file
     broken = [here[path] for path in broken_by(finding) if path in here]
     lost = next((each for each in (file, *broken) if before.get(_name(each))), None)
+    reached = by_reach(finding, reaches)
     if lost is not None:
         what = "it loads" if lost is file else f"{lost.path}, which it breaks, loads"
-        return replace(finding, message=f"{finding.message}; {what} in {title}")
-    reached = by_reach(finding, reaches)
+        level = _LOST.get(str(reached.evidence.get("reached")))
+        told = replace(reached, level=level) if level else finding
+        return replace(told, message=f"{told.message}; {what} in {title}")
     if reached is not finding:
         return (
             replace(reached, message=f"{reached.message}; it does not load in {title} either")

@@ -17,6 +17,8 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 # Labels in conflicts, beside git's marks
 OURS, ORIGINAL, THEIRS = "local change", "original", "new version"
 _BEGIN, _END = f"<<<<<<< {OURS}\n".encode(), f">>>>>>> {THEIRS}\n".encode()
+_SEPARATORS = (f"||||||| {ORIGINAL}\n".encode(), b"=======\n")
+SHOWN_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class FileVerdict:
     """What becomes of a local change in the other version.
 
     ``applies``: `result` is the file as it should be (None: it is to be removed). ``contained``: the other version has
-    it already. ``conflict``: `hunks` are the places, with git's marks. ``gone``: the other version has no such file.
+    it already. ``conflict``: `hunks` are the places. ``gone``: the other version has no such file.
     ``unknown``: it cannot be told, `detail` says why.
     """
 
@@ -79,19 +81,47 @@ def judge_without_original(ours: bytes | None, theirs: bytes | None, *, was_ther
 
 
 def conflict_hunks(merged: bytes) -> tuple[str, ...]:
-    """The places between git's marks, marks included, of the text of a merge."""
+    """Each place that changed in both, of the text of a merge with git's marks: what was changed here, and what the
+    other version has there (at most its first lines: it may have written everything anew)."""
     hunks: list[str] = []
-    lines: list[bytes] | None = None
+    parts: list[list[bytes]] = []
     for line in merged.split(b"\n"):
         whole = line.rstrip(b"\r") + b"\n"
         if whole == _BEGIN:
-            lines = []
-        if lines is not None:
-            lines.append(line)
-            if whole == _END:
-                hunks.append(b"\n".join(lines).decode("utf-8", "replace"))
-                lines = None
+            parts = [[]]
+        elif not parts:
+            continue
+        elif whole == _END and len(parts) == len(_SEPARATORS) + 1:
+            hunks.append(_hunk(*(_texts(part) for part in parts)))
+            parts = []
+        elif len(parts) <= len(_SEPARATORS) and whole == _SEPARATORS[len(parts) - 1]:
+            parts.append([])
+        else:
+            parts[-1].append(line)
     return tuple(hunks)
+
+
+def _texts(lines: Sequence[bytes]) -> list[str]:
+    return [line.decode("utf-8", "replace").rstrip("\r") for line in lines]
+
+
+def _hunk(ours: Sequence[str], original: Sequence[str], theirs: Sequence[str]) -> str:
+    compared = [line for line in difflib.unified_diff(original, ours, n=3, lineterm="") if not _is_header(line)]
+    shown = [f" {line}" for line in theirs[:SHOWN_LINES]]
+    if len(theirs) > SHOWN_LINES:
+        shown.append(f" ... and {len(theirs) - SHOWN_LINES} more lines")
+    lines = [
+        f"the {OURS}:",
+        *compared,
+        f"the {THEIRS} has there:" if theirs else f"the {THEIRS} has nothing there",
+        *shown,
+    ]
+    return "\n".join(lines)
+
+
+def _is_header(line: str) -> bool:
+    """Of a unified diff: the names, which are empty here, and the numbers of lines, which count within the place."""
+    return line.rstrip() in ("---", "+++") or line.startswith("@@ ")
 
 
 def unified_diff(path: str, before: bytes | None, after: bytes | None) -> bytes:
