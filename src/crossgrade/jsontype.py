@@ -11,3 +11,9 @@ JSON = Union[None, bool, int, float, str, "list[JSON]", "dict[str, JSON]"]
 
 # What a function may be given where it only reads: tuples and read-only mappings fit as well.
 ReadableJSON = Union[None, bool, int, float, str, "Sequence[ReadableJSON]", "Mapping[str, ReadableJSON]"]
+
+
+class Concealed(str):
+    """A text that may hold a secret: what is told of a task's result has stars in its place."""
+
+    __slots__ = ()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.commands import Answer, crossgrade
+from tests.support.launch_parser import server_files
 from tests.support.tiny_wheels import tiny_venv, tiny_wheel
 
 from crossgrade.facts.serving import ProcessRecord, find_servers
@@ -28,7 +29,7 @@ class Upgrade:
         self.folder = folder
         old_server = SERVER.read_bytes().replace(b"parse_args()", b"parse_known_args()[0]")
         for version, code in (("1.0", old_server), ("2.0", new_server or old_server)):
-            files = {"sglang/__init__.py": b"", "sglang/launch_server.py": code}
+            files = {**server_files(), "sglang/launch_server.py": code}
             wheel = tiny_wheel(folder, "sglang", version, files)
             if version == "1.0":
                 tiny_venv(folder / "ml-env", wheel)

@@ -142,8 +142,21 @@ def look(options: Options) -> Found:
         start=_placeholder(row),
         health=str(row["health"]),
         uid=os.geteuid(),
+        unit_needs=_unit_needs(server, str(target.get("version", ""))),
         notes=missing,
     )
+
+
+def _unit_needs(server: Server | None, target: str) -> tuple[str, ...]:
+    """What the command line of the server's unit needs for the version to go to."""
+    if server is None or not server.unit or not target:
+        return ()
+    from crossgrade.facts.units import read_exec_start
+    from crossgrade.gates.launch_unit import judge_unit
+
+    started = read_exec_start(server.unit, user=server.user_unit, home=Path.home())
+    found = judge_unit(server.unit, started, target, user=server.user_unit)
+    return tuple(finding.message for finding in found if finding.level != "note")
 
 
 def _choose(options: Options) -> tuple[Server | None, Path]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from crossgrade.engine.plan import Foreseen
+from crossgrade.jsontype import Concealed
 from crossgrade.modules.contract import Difference, Prediction
 
 Status = Literal["ok", "changed", "skipped", "failed", "ignored", "change", "check", "may change", "fails"]
@@ -80,7 +81,7 @@ def result_event(
         "status": result.status,
         "summary": "" if hidden else result.summary,
         "message": result.message,
-        "values": dict(result.values),
+        "values": _told(result.values),
         "item": item,
         "diff": diff,
         "differences": [vars(difference) for difference in result.differences],
@@ -95,6 +96,17 @@ def not_run(result: TaskResult) -> bool:
     items = result.values.get("results")
     values = items if isinstance(items, list) else [result.values]
     return any(isinstance(value, Mapping) and value.get("verdict") == "not run" for value in values)
+
+
+def _told(value: Any) -> Any:
+    """A value as events and reports have it: without what is concealed, which `register` sees."""
+    if isinstance(value, Concealed):
+        return "***"
+    if isinstance(value, Mapping):
+        return {name: _told(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_told(item) for item in value]
+    return value
 
 
 def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[TaskResult, dict[str, Any]]:

@@ -67,9 +67,9 @@ class Server:
 
     `command` starts it again, with ``{python}``, ``{venv}``, ``{host}`` and ``{port}`` for what changes; a `Secret`
     stands for a word that is one. `environment` is the same for variables. `unit` is its systemd service, `user_unit`
-    says that it is one of a user's own systemd. `renamed` are its options that newer versions call otherwise, with
-    their new names, `noted` those that a person should know of, with the reason. `venvs` are the folders that may be
-    its environment, the likeliest first. `unread` names what could not be read.
+    says that it is one of a user's own systemd. `noted` are its options that a person should know of, with the
+    reason. `venvs` are the folders that may be its environment, the likeliest first. `unread` names what could not be
+    read.
     """
 
     pid: int
@@ -87,7 +87,6 @@ class Server:
     container: str = ""
     elsewhere: bool = False
     left_out: tuple[LeftOut, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
     noted: Mapping[str, str] = field(default_factory=dict)
     venvs: tuple[str, ...] = ()
     unread: str = ""
@@ -171,7 +170,6 @@ def describe(record: ProcessRecord, launch: Launch) -> Server:
         container=container[1] if container else "",
         elsewhere=record.elsewhere,
         left_out=(*reading.left_out, *variables_left_out),
-        renamed=dict(reading.renamed),
         noted=dict(reading.noted),
         venvs=_venvs(record, launch),
         unread=unread,
@@ -185,7 +183,6 @@ class _Reading:
         self.record, self.row = record, row
         self.model, self.host, self.port = "", "127.0.0.1", 0
         self.left_out: list[LeftOut] = []
-        self.renamed: dict[str, str] = {}
         self.noted: dict[str, str] = {}
 
     def command(self, launch: Launch) -> tuple[str | Secret, ...]:
@@ -222,9 +219,7 @@ class _Reading:
             if known["option"] == name and "left_out" in known:
                 self.left_out.append(LeftOut(name, str(known["left_out"])))
                 return []
-            if known["option"] == name and "renamed" in known:
-                self.renamed[name] = str(known["renamed"])
-            elif known["option"] == name and value != "1":  # one node is no cluster
+            if known["option"] == name and value != "1":  # one node is no cluster
                 self.noted[name] = str(known["note"])
         if value is None:
             return [option]

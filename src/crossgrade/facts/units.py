@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +63,34 @@ class UnitFacts:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ExecStart:
+    """The command line of a service, in words, and the file that it stands in. Variables stay as they are written."""
+
+    words: tuple[str, ...]
+    file: str
+
+
 # ---- pure
+
+
+def exec_start(files: Sequence[tuple[str, str]]) -> ExecStart | None:
+    """What a service starts, from its files as (path, text): its own first, then its drop-ins in order of name.
+
+    An empty ``ExecStart=`` takes back those before it; of several, the last is the service (systemd.service(5)).
+    """
+    found: ExecStart | None = None
+    for path, text in files:
+        for setting in settings_of(text):
+            name, _, value = setting.partition("=")
+            if name.strip() != "ExecStart":
+                continue
+            try:
+                words = shlex.split(value.strip().lstrip("@-:+!|"))
+            except ValueError:  # a quote that is not closed
+                words = value.split()
+            found = ExecStart(tuple(words), path) if words else None
+    return found
 
 
 def settings_of(text: str) -> list[str]:
@@ -118,6 +146,15 @@ def parse_containers(engine: str, text: str) -> tuple[Container, ...]:
 
 
 # ---- reading
+
+
+def read_exec_start(name: str, *, user: bool, system: Path = Path("/"), home: Path | None = None) -> ExecStart | None:
+    """What the service of this name starts; None when no file of it was found. `home` has the user's own units."""
+    own = [home / ".config/systemd/user"] if home is not None and user else []
+    places = [*own, *(system / folder for folder in (_USER_FOLDERS if user else _SYSTEM_FOLDERS))]
+    unit, *drop_ins = _unit_files(places).get(name, ("",))
+    files = [unit, *sorted(drop_ins, key=lambda path: Path(path).name)]
+    return exec_start([(path, text_of(Path(path))) for path in files if path])
 
 
 def read_units(

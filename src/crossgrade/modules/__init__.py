@@ -23,6 +23,7 @@ NAMES: dict[str, str] = {
     "fail": "fail",
     "file": "file",
     "gpu_arch_check": "gpu_arch_check",
+    "launch_check": "launch_check",
     "preflight": "preflight",
     "python_env": "python_env",
     "server": "server",

@@ -38,6 +38,11 @@ class Arguments:
         "`environment`, as in the module `server`."
     )
     generation: int = argument(doc="The generation to judge, as python_env returns it.")
+    baseline_command: tuple[str, ...] = argument(
+        doc="The command of the old server, where its version calls options differently (see `launch_check`); by "
+        "default that of `server`.",
+        default=(),
+    )
     baseline: int | None = argument(
         doc="The generation to compare it with; without one, the active generation.", default=None
     )
@@ -113,8 +118,10 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     server = read_mapping(ServerArguments, arguments.server, "benchmark: server")
     obstacle = gate.lacking_gpu(server.needs_gpu) or nothing_to_compare(arguments, candidate, number)
     rules_of(arguments)  # here for its errors: a plan shows them before anything is built
+    old = {"baseline_command": what_starts(baseline_of(arguments, server))["command"]}
     matters = {
         "server": what_starts(server),
+        **(old if arguments.baseline_command else {}),  # verdicts on record have no such word
         "profile": profile_of(arguments).to_json(),
         "losses": losses_of(arguments),
         "pairs": [arguments.minimum_pairs, arguments.maximum_pairs],
@@ -171,7 +178,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     gate.refuse_unfinished(baseline)
     server = read_mapping(ServerArguments, arguments.server, "benchmark: server")
     comparison = Comparison(
-        old=server_spec(baseline, context.host, server, cwd=context.log_directory),
+        old=server_spec(baseline, context.host, baseline_of(arguments, server), cwd=context.log_directory),
         new=server_spec(candidate, context.host, server, cwd=context.log_directory),
         profile=profile_of(arguments),
         rules=rules_of(arguments),
@@ -320,6 +327,11 @@ def profile_of(arguments: Arguments) -> LoadProfile:
         endpoint=arguments.endpoint,
         model=arguments.model,
     )
+
+
+def baseline_of(arguments: Arguments, server: ServerArguments) -> ServerArguments:
+    """How the old server is started."""
+    return replace(server, command=arguments.baseline_command) if arguments.baseline_command else server
 
 
 def losses_of(arguments: Arguments) -> dict[str, float]:

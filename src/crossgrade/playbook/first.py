@@ -26,7 +26,7 @@ class Found:
     of the files that must hold code for the GPU, empty for all; `harmless` names dists whose clashes are only noted,
     `unneeded` are globs of native files that may fail to load; the reasons stand in `why_…`. `compute_capability` is
     empty where no GPU answered. `imports` are for the smoke gate, `start` is the launch line of a server that does not
-    run, `notes` are more assumptions.
+    run, `unit_needs` says what the command line of its unit needs for the target, `notes` are more assumptions.
     """
 
     venv: str
@@ -51,6 +51,7 @@ class Found:
     start: tuple[str, ...] = ()
     health: str = "/health"
     uid: int = 0
+    unit_needs: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
 
@@ -72,7 +73,7 @@ def _assumptions(found: Found) -> Iterator[str]:
             yield f"it runs as user {server.uid}, not as {found.uid}: what crossgrade builds belongs to who runs it"
         yield from (f"{name}: {note}" for name, note in server.noted.items())
         yield from (f"{one.name} is not given to servers under test: {one.why}" for one in server.left_out)
-        yield from (f"{old} is {new} in newer versions: change the launch line" for old, new in server.renamed.items())
+        yield from _about_the_options(found, server)
         yield from (
             f"the value of {secret.where} is not written: set {environment_name(secret)} or `{secret.variable}`"
             for secret in server.secrets
@@ -98,6 +99,20 @@ def _about_the_unit(server: Server, uid: int) -> Iterator[str]:
     if not server.user_unit and uid:
         yield f"restarting {server.unit} needs root: run crossgrade as root, or give the commands another form"
     yield f"{server.unit} keeps its own environment and command line: look there for paths of the old CUDA"
+
+
+def _about_the_options(found: Found, server: Server) -> Iterator[str]:
+    """What the version to go to calls otherwise, on the launch line and on the line of the unit."""
+    from crossgrade.facts.launch_line import CONCEALED, read_line, translate
+
+    line = read_line([CONCEALED if isinstance(word, Secret) else word for word in server.command])
+    if line is not None:
+        translation = translate(line, found.target)
+        whose = f"{found.engine} {found.target}"
+        for each in translation.rewritten:
+            yield f"{each} in {whose}: launch_check translates it{f' ({each.why})' if each.why else ''}"
+        yield from (f"{whose} has no {option}: {advice}" for option, advice in translation.advice)
+    yield from found.unit_needs
 
 
 def environment_name(secret: Secret) -> str:
@@ -280,7 +295,22 @@ def _tasks(found: Found) -> Iterator[str]:
     yield from _task("Gate: everything imports", "smoke_check", {
         **one, "imports": f"[{', '.join(found.imports)}]", "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
+    if has_parser(found.engine):
+        yield "# It gives the line that the new version takes, as launch.command."
+        unit = found.server.unit if found.server else ""
+        yield from _task("Gate: the new version takes the launch line", "launch_check", {
+            **one, "command": '"{{ serving.command }}"', "environment": '"{{ serving.environment }}"',
+            **({"unit": quoted(unit)} if unit else {}),
+            **({"user_unit": "true"} if unit and found.server and found.server.user_unit else {}),
+        }, "launch")  # fmt: skip
     yield from _window(found, one)
+
+
+def has_parser(engine: str) -> bool:
+    """Whether launch_check knows the parser of this server."""
+    from crossgrade.knowledge import table
+
+    return any(row["engine"] == engine for row in table("launch_parsers"))
 
 
 def _conditions(found: Found) -> Iterator[str]:
@@ -320,14 +350,21 @@ def _window(found: Found, one: Mapping[str, str]) -> Iterator[str]:
         inner += _task("The working server is stopped", "wait_for", {
             "port": str(server.port), "state": "stopped", "timeout": "900",
         })  # fmt: skip
+    command, compared = '"{{ serving.command }}"', {"server": '"{{ serving }}"'}
+    if has_parser(found.engine):
+        command = '"{{ launch.command }}"'
+        compared = {
+            "server": "\"{{ serving | combine({'command': launch.command}) }}\"",
+            "baseline_command": '"{{ serving.command }}"',
+        }
     inner += _task("Gate: the server starts and answers", "server", {
-        **one, "command": '"{{ serving.command }}"', "health": '"{{ serving.health }}"',
+        **one, "command": command, "health": '"{{ serving.health }}"',
         "start_timeout": '"{{ serving.start_timeout }}"', "stop_grace": '"{{ serving.stop_grace }}"',
         "environment": '"{{ serving.environment }}"', "needs_gpu": '"{{ serving.needs_gpu }}"',
         "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
     inner += _task("Gate: no slower than the working environment", "benchmark", {
-        **one, "server": '"{{ serving }}"', "allowed_loss": '"{{ allowed_loss }}"',
+        **one, **compared, "allowed_loss": '"{{ allowed_loss }}"',
         "concurrency": "8", "requests": "64", "max_tokens": "256", "timeout": "600", "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
     activate = dict(one)
