@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.commands import Answer, crossgrade
+from tests.support.launch_parser import server_files
 from tests.support.tiny_wheels import tiny_venv, tiny_wheel
 
 LAUNCH_SERVER = b"""
@@ -76,7 +77,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     ):
         folder = tmp_path / "index" / "simple" / name
         folder.mkdir(parents=True)
-        tiny_wheel(folder, name, version, requires=requires)
+        tiny_wheel(folder, name, version, server_files() if name == "sglang" else None, requires)
     handler = functools.partial(Index, directory=str(tmp_path / "index"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
         thread = threading.Thread(target=listening.serve_forever)
@@ -110,6 +111,27 @@ def running(venv: Path, *more: str, environment: Mapping[str, str] | None = None
             yield port
         finally:
             process.kill()
+
+
+def test_options_that_the_target_calls_otherwise_are_translated(place: Place) -> None:
+    changed = "--cuda-graph-max-bs 128 -> --cuda-graph-max-bs-decode 128"
+    with running(place.venv, "--tp-size", "2", "--cuda-graph-max-bs", "128", "--draft-token", SECRETS[0]):
+        answer = place.crossgrade("init", "new", "--venv", place.venv)
+    assert f"{changed} in sglang 0.5.23: launch_check translates it" in answer.stdout
+    text = (place.new / "playbook.yml").read_text()
+    assert changed in " ".join(text.replace("\n#", "").split())
+    given = f"server_draft_token={SECRETS[0]}"
+    deep = place.crossgrade("plan", "--deep", "--json", "-e", given, *place.written())
+    task = next(each for each in deep.of_kind("plan")[-1]["plan"]["tasks"] if each["module"] == "launch_check")
+    assert changed in task["summary"]
+    assert task["foreseen"]["outcome"] == "would pass"
+    assert task["foreseen"]["reason"].startswith(
+        "sglang 0.5.23's source, read and not executed, declares 5 of 6 options"
+    )
+    messages = [each["message"] for each in task["foreseen"]["verdict"]["findings"]]
+    assert any(message.startswith("--draft-token was not found in the source") for message in messages)
+    for secret in SECRETS:
+        assert secret not in text + answer.stdout + answer.stderr + deep.stdout + deep.stderr
 
 
 def test_what_runs_becomes_a_playbook_that_plans(place: Place) -> None:

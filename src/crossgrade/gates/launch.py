@@ -221,7 +221,9 @@ def judge_launch(question: LaunchQuestion, seen: Examination) -> Verdict:
             GATE, "not run", f"{whose}'s own parser cannot be asked: {seen.problem}", tuple(findings), figures
         )
     how = "own parser takes" if seen.how == "asked" else "source, read and not executed, declares"
-    reason = f"{whose}'s {how} {'the' if len(seen.asked) == 1 else 'all'} {counted(len(seen.asked), 'option')}"
+    found = sum(any(name.startswith(each.group.option) for name in seen.options) for each in seen.asked)
+    how_many = f"{'all' if found > 1 else 'the'} " if found == len(seen.asked) else f"{found} of "
+    reason = f"{whose}'s {how} {how_many}{counted(len(seen.asked), 'option')}"
     if question.translated and question.translation.rewritten:
         reason += f", {len(question.translation.rewritten)} of them translated"
     return Verdict(GATE, "passed", reason, tuple(findings), figures)
