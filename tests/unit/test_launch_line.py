@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crossgrade.facts.launch_line import Group, LaunchLine, grouped, is_option, read_line, translate
+from crossgrade.facts.launch_line import Group, LaunchLine, grouped, is_option, reached, read_line, translate
 from crossgrade.facts.units import ExecStart, exec_start
 from crossgrade.gates.launch_unit import judge_unit
 from crossgrade.knowledge import table
@@ -51,6 +51,8 @@ def test_it_depends_on_the_version() -> None:
     assert translated("--piecewise-cuda-graph-compiler eager", "0.5.14") == "--cuda-graph-tc-compiler eager"
     for unknown in ("", "main"):
         assert translated("--cuda-graph-max-bs 8", unknown) == "--cuda-graph-max-bs 8"
+    assert translated("--enforce-piecewise-cuda-graph", "0.5.21") == "--cuda-graph-backend-prefill tc_piecewise"
+    assert translated("--enforce-piecewise-cuda-graph", "0.5.22") == "--enforce-piecewise-cuda-graph"
     twice = translate(line("--piecewise-cuda-graph-compiler eager"), "0.5.23")
     assert twice.advice[0][0] == "--cuda-graph-tc-compiler", "what the first became is gone, too"
 
@@ -100,15 +102,15 @@ def test_the_line_of_a_unit() -> None:
 
 
 def test_rows_of_the_table_say_one_thing_each() -> None:
-    seen = set()
+    seen: dict[object, str] = {}
     for row in table("launch_translations"):
         kinds = [kind for kind in ("becomes", "values", "drop") if kind in row]
         assert len(kinds) <= 1, row
         assert kinds or row.get("advice"), row
         assert row["source"]
-        key = (row["engine"], row["option"], row["since"])
-        assert key not in seen, key
-        seen.add(key)
+        key = (row["engine"], row["option"], "values" in row)
+        before, seen[key] = seen.get(key), str(row["since"])
+        assert before is None or (reached(before, seen[key]) and before != seen[key]), "the later one comes last"
         if isinstance(words := row.get("becomes"), list):
             assert str(words[0]).startswith("--")
             assert row["option"] not in words

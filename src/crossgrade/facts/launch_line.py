@@ -178,16 +178,20 @@ def translate(line: LaunchLine, version: str) -> Translation:
 
 
 def row_for(engine: str, group: Group, version: str) -> Row | None:
-    """The row that says what became of an option, or of the value that it has here, by this version."""
+    """The row that says what became of an option, or of the value that it has here, by this version.
+
+    Of several for one option the last in the table counts, which holds since a later version.
+    """
     if not version:
         return None
+    found: Row | None = None
     for row in table("launch_translations"):
         if row["engine"] != engine or row["option"] != group.option or not reached(str(row["since"]), version):
             continue
         values = row.get("values")
         if not isinstance(values, dict) or any(value in values for value in group.values):
-            return row
-    return None
+            found = row
+    return found
 
 
 def reached(since: str, version: str) -> bool:
