@@ -27,8 +27,14 @@ class Upgrade:
 
     def __init__(self, folder: Path, new_server: bytes) -> None:
         self.folder = folder
-        old_server = SERVER.read_bytes().replace(b"parse_args()", b"parse_known_args()[0]")
-        for version, code in (("1.0", old_server), ("2.0", new_server or old_server)):
+        # each version takes the option by its own name only, as launch_check translates it
+        server = SERVER.read_bytes().replace(b"parse_args()", b"parse_known_args()[0]")
+        old_server, newer = (
+            server.replace(b"import argparse\n", b"import argparse, sys\nassert '%s' in sys.argv\n" % name)
+            for name in (b"--cuda-graph-max-bs", b"--cuda-graph-max-bs-decode")
+        )
+        assert old_server != server
+        for version, code in (("1.0", old_server), ("2.0", new_server or newer)):
             files = {**server_files(), "sglang/launch_server.py": code}
             wheel = tiny_wheel(folder, "sglang", version, files)
             if version == "1.0":
@@ -42,7 +48,8 @@ class Upgrade:
 
     def _without_cuda(self) -> Any:
         python = self.folder / "ml-env" / "bin" / "python"
-        argv = (str(python), "-m", "sglang.launch_server", "--model-path", "/models/q", "--port", "31000")
+        start = (str(python), "-m", "sglang.launch_server", "--model-path", "/models/q", "--port", "31000")
+        argv = (*start, "--cuda-graph-max-bs", "8")
         group = "0::/system.slice/sglang.service"
         servers = find_servers([ProcessRecord(7, 1, argv, 0, environment={}, control_group=group)])
         found = Found(
@@ -57,6 +64,7 @@ class Upgrade:
             health="/health",
         )
         plays = yaml.safe_load(playbook_text(found))
+        plays[0]["vars"]["serving"]["needs_gpu"] = False  # this server runs anywhere
         tasks = [task for task in plays[0]["tasks"] if not any(name in task for name in NEEDS_CUDA)]
         for task in tasks:
             if "python_env" in task:
