@@ -112,18 +112,11 @@ def test_words_keep_their_meaning(hostile: str, tmp_path: Path) -> None:
     }
 
 
-def test_what_is_known_to_be_harmless_is_only_noted(tmp_path: Path) -> None:
-    text = playbook_text(
-        a_finding(require=("*/torch/lib/*",), harmless=("a-dist",), why_harmless="it only builds", unneeded=("*/x.so",))
-    )
+def test_what_must_hold_code_for_the_gpu(tmp_path: Path) -> None:
+    text = playbook_text(a_finding(require=("*/torch/lib/*",)))
     loaded(text, tmp_path)
     assert tasks_of(text)["gpu_arch_check"]["require"] == ["*/torch/lib/*"]
-    assert tasks_of(text)["consistency_check"]["ignore"] == ["a-dist"]
-    assert tasks_of(text)["abi_check"]["ignore"] == ["*/x.so"]
-    assert "# ignore: it only builds" in text
-    bare = tasks_of(playbook_text(a_finding()))
-    assert "require" not in bare["gpu_arch_check"]
-    assert "ignore" not in bare["consistency_check"]
+    assert "require" not in tasks_of(playbook_text(a_finding()))["gpu_arch_check"]
 
 
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:

@@ -23,9 +23,8 @@ class Found:
     `venv` is the environment as people name it, `root` the folder for the store. `versions` are its dists by name,
     `python` the interpreter below it (empty: not known), `requested` names dists that somebody asked for by name.
     `target` and `target_torch` are versions to go to, empty where the tables know none for `cuda`. `require` are globs
-    of the files that must hold code for the GPU, empty for all; `harmless` names dists whose clashes are only noted,
-    `unneeded` are globs of native files that may fail to load; the reasons stand in `why_…`. `compute_capability` is
-    empty where no GPU answered. `imports` are for the smoke gate, `start` is the launch line of a server that does not
+    of the files that must hold code for the GPU, empty for all. `compute_capability` is empty where no GPU answered.
+    `imports` are for the smoke gate, `start` is the launch line of a server that does not
     run, `unit_needs` says what the command line of its unit needs for the target, `notes` are more assumptions.
     """
 
@@ -41,10 +40,6 @@ class Found:
     target: str = ""
     target_torch: str = ""
     require: tuple[str, ...] = ()
-    harmless: tuple[str, ...] = ()
-    why_harmless: str = ""
-    unneeded: tuple[str, ...] = ()
-    why_unneeded: str = ""
     compute_capability: str = ""
     gpus: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
@@ -274,17 +269,10 @@ def _tasks(found: Found) -> Iterator[str]:
     }, "candidate")  # fmt: skip
     one = {"generation": '"{{ candidate.generation }}"'}
     yield "# Gates that only read files."
-    if found.harmless:
-        yield from _comment(f"ignore: {found.why_harmless}")
-    yield from _task("Gate: dists fit each other", "consistency_check", {
-        **one, **({"ignore": _listed(found.harmless)} if found.harmless else {}),
-    })  # fmt: skip
+    yield from _task("Gate: dists fit each other", "consistency_check", one)
     yield from _task("Gate: one CUDA for all", "cuda_check", one)
-    if found.unneeded:
-        yield from _comment(f"ignore: {found.why_unneeded}")
     yield from _task("Gate: every library and symbol is there", "abi_check", {
         **one, "compare_with": '"{{ backup.generation }}"',
-        **({"ignore": _listed(found.unneeded)} if found.unneeded else {}),
     })  # fmt: skip
     if found.require:
         yield "# require: the wheels bring kernels for other GPUs only, too; those are noted."
