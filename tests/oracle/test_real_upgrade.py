@@ -55,7 +55,10 @@ def digests(root: Path) -> dict[str, str]:
         if path.is_symlink():
             return f"link to {path.readlink()}"
         with path.open("rb") as file:
-            return f"{path.stat().st_mode:o} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+            digest = hashlib.sha256()
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return f"{path.stat().st_mode:o} {digest.hexdigest()}"
 
     paths = [Path(folder) / name for folder, folders, names in os.walk(root) for name in (*names, *folders)]
     paths = sorted(path for path in paths if path.is_symlink() or not path.is_dir())

@@ -55,7 +55,8 @@ def compared(
     known = set_aside(verdict, findings)
     needed_too = " and that the server may need" if reaches else ""
     passed = (
-        f"{counted(len(report.files), 'native file')}: everything that loads in {working.title}{needed_too} loads here; "
+        f"{counted(len(report.files), 'native file')}: "
+        f"everything that loads in {working.title}{needed_too} loads here; "
         f"{counted(known, 'finding')} set aside that it has as well, or that no Python module needs"
     )
     return judged_again(verdict, findings, {"compared_with": working.title, "set_aside": known}, passed)

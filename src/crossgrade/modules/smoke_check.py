@@ -30,8 +30,8 @@ class Arguments:
     path: Path | None = argument(doc="A venv that is no generation. Its verdict is not kept.", default=None)
     timeout: float = argument(doc="Seconds that one import may take.", default=300.0)
     on_not_run: gate.OnNotRun = argument(
-        doc="What a verdict of `not run` (no module is named, or one needs the NVIDIA driver and there is none) does to "
-        "the run.",
+        doc="What a verdict of `not run` (no module is named, or one needs the NVIDIA driver and there is none) does "
+        "to the run.",
         default="fail",
     )
 

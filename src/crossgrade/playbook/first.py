@@ -353,7 +353,8 @@ def _window(found: Found, one: Mapping[str, str]) -> Iterator[str]:
     })  # fmt: skip
     inner += _task("Gate: no slower than the working environment", "benchmark", {
         **one, **compared, "allowed_loss": '"{{ allowed_loss }}"',
-        "concurrency": "8", "requests": "64", "max_tokens": "256", "timeout": "600", "on_not_run": '"{{ without_gpu }}"',
+        "concurrency": "8", "requests": "64", "max_tokens": "256", "timeout": "600",
+        "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
     activate = dict(one)
     if unit:
