@@ -67,6 +67,23 @@ def toolkits_below(site_packages: Path) -> tuple[Path, ...]:
     return tuple(nvcc.parent.parent for nvcc in found if nvcc.is_file())
 
 
+def missing_for_builds(home: Path) -> tuple[str, ...]:
+    """What a toolkit lacks to compile and link with nvcc, in words; empty where it lacks nothing.
+
+    By `knowledge/toolkit_needs.yml`. What wheels leave out though nobody forgot to install it is said so.
+    """
+    from crossgrade.knowledge import table
+
+    missing = []
+    for row in table("toolkit_needs"):
+        places = row["any"]
+        paths = [str(path) for path in places] if isinstance(places, list) else []
+        if not any((home / path).exists() for path in paths):
+            brings = f"{row['wheel']} brings it" if row["wheel"] else "no wheel brings it"
+            missing.append(f"{paths[0]} ({brings})")
+    return tuple(missing)
+
+
 def _stated_release(program: Path) -> str | None:
     """The full version in the text of a program (``13.5.37``); None where there is none."""
     if not program.is_file():

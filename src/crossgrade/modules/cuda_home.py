@@ -28,6 +28,7 @@ def unify(site: Path, home: Path) -> None:
             for entry in sorted((part / folder).iterdir()) if (part / folder).is_dir() else ():
                 if entry.name not in _NOT_PARTS:
                     _link(home / place / entry.name, entry)
+    _show_cccl(home / "include")
     libraries = home / "lib64"
     libraries.mkdir(exist_ok=True)
     for entry in sorted(libraries.iterdir()):
@@ -36,6 +37,17 @@ def unify(site: Path, home: Path) -> None:
             # the linker's name, which the wheels leave out: -lcudart means libcudart.so
             (libraries / found["name"]).symlink_to(entry.name)
     (home / "lib").symlink_to("lib64")
+
+
+def _show_cccl(include: Path) -> None:
+    """Links to cuda/, cub/, thrust/ and nv/ where they were before CUDA 13: only nvcc finds them in cccl/ by itself.
+
+    Source: nvcc.profile of CUDA 13.0 has `-isystem $(TOP)/include/cccl`; the CUDA 13.0 release notes on CCCL.
+    """
+    cccl = include / "cccl"
+    for entry in sorted(cccl.iterdir()) if cccl.is_dir() else ():
+        if entry.name not in _NOT_PARTS and not (include / entry.name).exists():
+            (include / entry.name).symlink_to(f"cccl/{entry.name}")
 
 
 def _parts(nvidia: Path) -> list[Path]:
