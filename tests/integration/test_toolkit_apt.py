@@ -212,6 +212,26 @@ def test_what_others_need_by_now_is_not_removed(host: ModuleHost, system: AptRoo
     assert "cuda-nvcc-13-0" in system.installed()
 
 
+def test_an_installation_that_was_killed_is_taken_back(host: ModuleHost, system: AptRoot) -> None:
+    """dpkg has unpacked one package of the step and configured none; the variables of the task are gone by now."""
+    before = system.installed()
+    run_module(TOOLKIT, system.arguments(), host)
+    undo_all(TOOLKIT, host)
+    system.run("dpkg", "--root", str(system.root), "--unpack", str(system.repository / "cuda-nvcc-13-0_13.0.88-1.deb"))
+    later = ModuleHost(host.directory, environment={"PATH": os.environ["PATH"]}, steps=host.steps)
+    assert "removed 1 packages" in undo_all(TOOLKIT, later)
+    assert system.installed() == before
+    assert not os.path.lexists(system.home)
+
+
+def test_a_link_that_the_run_asks_for(host: ModuleHost, system: AptRoot) -> None:
+    link = system.home.with_name("cuda")
+    run_module(TOOLKIT, system.arguments(link=str(link)), host)
+    assert link.readlink() == system.home
+    undo_all(TOOLKIT, host)
+    assert not os.path.lexists(link)
+
+
 def test_a_system_without_apt(host: ModuleHost, tmp_path: Path) -> None:
     bare = ModuleHost(tmp_path, environment={**host.environment, "PATH": str(tmp_path)})
     with pytest.raises(TaskError, match="needs Debian or Ubuntu: there is no apt-get"):

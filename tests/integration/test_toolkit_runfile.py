@@ -18,6 +18,7 @@ from tests.support.toolkits import toolkits
 from crossgrade.errors import TaskError
 from crossgrade.modules import cuda_toolkit, downloading, toolkit_runfile
 from crossgrade.modules.contract import Change, Unchanged
+from crossgrade.store.gc import collect
 
 TOOLKIT = cuda_toolkit.MODULE
 
@@ -172,6 +173,14 @@ def test_what_a_killed_run_had_downloaded_is_used(host: ModuleHost, tmp_path: Pa
     with served(content, [], ranges) as url:
         run_module(TOOLKIT, {**arguments, "runfile": url}, host)
     assert ranges == ["bytes=77-"]
+
+
+def test_gc_removes_what_was_never_used(host: StoreHost) -> None:
+    folder = host.store.root / "downloads"
+    folder.mkdir()
+    (folder / "of-an-old-plan.part").write_bytes(bytes(1000))
+    assert collect(host.store, predecessor=None, turns=(), keep=2).bytes == 1000
+    assert not folder.exists()
 
 
 def test_a_beginning_of_another_file_is_dropped(tmp_path: Path) -> None:

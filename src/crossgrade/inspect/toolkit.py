@@ -267,6 +267,15 @@ def _stated_version(path: Path) -> str | None:
     return version if isinstance(version, str) and re.match(r"\d+\.\d+\.\d+", version) else None
 
 
+def stated_cuda_version(cuda_home: Path) -> str | None:
+    """The release of the whole toolkit in its version.json (``13.0.2``); None where it has none, as wheels have."""
+    try:
+        version = json.loads(_text(cuda_home / "version.json") or "null")["cuda"]["version"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return version if isinstance(version, str) else None
+
+
 def _asked_version(nvcc: Path, runner: Runner) -> str:
     answer = runner([str(nvcc), "--version"], timeout=QUERY_SECONDS)
     version = nvcc_version_of(answer.stdout) if answer.succeeded else None

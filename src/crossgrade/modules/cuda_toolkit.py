@@ -119,14 +119,14 @@ def _proved(arguments: Arguments, toolkit: Toolkit, host: HostView) -> Toolkit:
 def _existing(arguments: Arguments, host: HostView) -> Toolkit:
     """Raises ToolkitError where no whole toolkit is, TaskError when it is another version or cannot build."""
     from crossgrade.inspect.toolkit import read_toolkit as read_installed
-    from crossgrade.inspect.toolkit import require_matched
+    from crossgrade.inspect.toolkit import require_matched, stated_cuda_version
     from crossgrade.inspect.toolkit_parts import missing_for_builds
 
     home = absolute(arguments.path or f"/usr/local/cuda-{arguments.version}", host)
     found = read_installed(home, host.run)
     require_matched(found)
     version = found.nvcc_version or ""
-    if not is_of_version((version,), arguments.version):
+    if not is_of_version((version, stated_cuda_version(home)), arguments.version):
         raise TaskError(
             f"{home} holds {found.name}, CUDA {arguments.version} is asked for",
             remedy="Give the `path` of the right one, or use `method: wheels`, which needs no root.",
@@ -162,7 +162,7 @@ def plan(arguments: Arguments, state: State) -> Plan:
         tuple(differences),
         values,
         predicts=predicts,
-        payload={"toolkit": toolkit, "work": work, "link": link},
+        payload={"toolkit": toolkit, "work": work},
         space=work.space if work else (),
     )
 
@@ -174,9 +174,11 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     toolkit: Toolkit = change.payload["toolkit"]
     if change.payload["work"] is not None:
         toolkit = _installer(arguments.method)(change.payload["work"], context)
-    link: Change | None = change.payload["link"]
-    if link is not None:
-        set_link(link, context)
+    if arguments.link is not None:
+        # looked at anew: a package may have put the link into the hands of update-alternatives meanwhile
+        link = look_at_link(absolute(arguments.link, context.host), toolkit.cuda_home, context.host)
+        if not link.is_right:
+            set_link(plan_link(link), context)
     return Outcome({**toolkit.values(), "link": arguments.link})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
@@ -66,7 +66,8 @@ def look(arguments: Arguments, host: HostView) -> Toolkit | Work:
     home = absolute(arguments.path or f"/usr/local/cuda-{release_of(arguments.version)}", host)
     installed = apt.installed()
     if all(_is_there(each, installed) for each in requested):
-        return toolkit_of(home, {name: installed[name] for name in names})
+        there = toolkit_of(home, {name: installed[name] for name in names})
+        return there if (home / "bin" / "nvcc").exists() else replace(there, nvcc=None)
     source = apt_source.look(arguments.repository, apt, host) if arguments.repository else None
     with apt_source.preview(source, apt) as options:
         simulated = apt.simulate(requested, options)
@@ -79,7 +80,7 @@ def look(arguments: Arguments, host: HostView) -> Toolkit | Work:
     versions = {change.name: change.after for change in changes if change.name in names}
     toolkit = toolkit_of(home, {name: versions.get(name) or installed.get(name, "") for name in names})
     proof = wanted_proof(arguments.prove_for, toolkit.version or arguments.version, True, True)
-    toolkit = Toolkit(**{**vars(toolkit), "proved": proof.architectures, "not_proved": proof.reason})
+    toolkit = replace(toolkit, proved=proof.architectures, not_proved=proof.reason)
     if host.predicted("toolkit", toolkit.digest) is not None:
         return toolkit
     return Work(

@@ -19,6 +19,7 @@ from crossgrade.jsontype import JSON
 from crossgrade.modules.contract import ApplyContext, Change, Difference, HostView
 from crossgrade.modules.file_operations import MakeLink, perform, plan_change
 from crossgrade.modules.files import Entry, entry_at, look
+from crossgrade.places import nearest_existing
 from crossgrade.store.atomic import replace_link
 
 ALTERNATIVES_SECONDS = 60.0
@@ -77,7 +78,7 @@ def look_at_link(link: Path, target: str, host: HostView) -> LinkState:
             remedy=f"Move it away (mv {link} {link}.old), or leave `link` out.",
         )
     state = LinkState(entry, target, alternative_behind(entry, host))
-    if not state.is_right and not os.access(link.parent, os.W_OK):
+    if not state.is_right and not os.access(nearest_existing(link.parent), os.W_OK):
         raise TaskError(
             f"{link} cannot be changed: uid {os.geteuid()} may not write to {link.parent}",
             remedy="Run crossgrade as root, or leave `link` out: builds find the toolkit by CUDA_HOME.",

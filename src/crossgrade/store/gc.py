@@ -94,6 +94,9 @@ def collect(store: Store, *, predecessor: int | None, turns: Sequence[Turn], kee
     remaining = [generation for generation in generations if generation.number not in numbers]
     toolkits, more = _collect_folder(store.root / "toolkits", _named(remaining, "toolkits"))
     freed += more
+    downloads = store.root / "downloads"  # nobody is downloading while the lock is held
+    freed += size_of(downloads)
+    remove_path(downloads)
     wheels, more = _collect_folder(store.root / "wheels", _named(remaining, "wheels"))
     kept = {number: reasons[number] for number in sorted(reasons) if number in known}
     return Collected(tuple(numbers), kept, hidden, tuple(toolkits), tuple(wheels), freed + more)

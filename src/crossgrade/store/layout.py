@@ -6,6 +6,7 @@
     ROOT/toolkits/DIGEST/         a CUDA toolkit, shared by generations; toolkit.json marks it complete
     ROOT/wheels/KEY/              a wheel that was built here; wheel.json marks it complete
     ROOT/locks/DIGEST.json        resolved locks
+    ROOT/downloads/               large files on their way here, as far as they have come
     ROOT/runs/ID/                 report.json and logs of a run
     ROOT/tmp/                     work in progress; emptied by recovery
 
