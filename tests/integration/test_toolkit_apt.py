@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.apt_root import AptRoot, gpg_key
 from tests.support.module_host import ModuleHost, plan_module, run_module, snapshot, undo_all
+from tests.support.small_upgrade import make_small_upgrade
 from tests.support.toolkits import toolkits
 
 from crossgrade.errors import TaskError
@@ -222,6 +224,31 @@ def test_an_installation_that_was_killed_is_taken_back(host: ModuleHost, system:
     assert "removed 1 packages" in undo_all(TOOLKIT, later)
     assert system.installed() == before
     assert not os.path.lexists(system.home)
+
+
+def test_a_run_that_fails_later_and_one_that_was_killed_take_the_packages_back(
+    host: ModuleHost, system: AptRoot, tmp_path: Path
+) -> None:
+    """APT_CONFIG is the task's own here: the undo, which has no task, must not work on this machine's packages."""
+    assert host.environment["APT_CONFIG"]
+    upgrade = make_small_upgrade(tmp_path / "small")
+    arguments = ", ".join(f"{name}: {json.dumps(value)}" for name, value in system.arguments().items())
+    task = (
+        f"    - name: Toolkit\n      cuda_toolkit: {{{arguments}}}\n"
+        f"      environment: {{APT_CONFIG: {system.environment['APT_CONFIG']}}}\n"
+    )
+    text = upgrade.playbook.read_text()
+    upgrade.playbook.write_text(text.replace("    - name: Candidate\n", f"{task}    - name: Candidate\n"))
+    before = system.installed()
+    failed = upgrade.run("upgrade", "-e", '{"imports": ["missing"]}')
+    assert (failed.code, "removed 3 packages" in failed.stdout) == (2, True), failed.stdout + failed.stderr
+    assert system.installed() == before
+    upgrade.run("upgrade", environment={"CROSSGRADE_KILL_AT": "effect:cuda_toolkit#2"})
+    assert "cuda-toolkit-13-0" in system.installed()
+    assert upgrade.run("rollback").code == 0
+    assert system.installed() == before
+    assert upgrade.run("upgrade").code == 0
+    assert "cuda-toolkit-13-0" in system.installed()
 
 
 def test_a_link_that_the_run_asks_for(host: ModuleHost, system: AptRoot) -> None:

@@ -63,7 +63,8 @@ def test_debians_own_toolkit_brings_the_drivers_library_along() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "cuda-drivers", "cuda-drivers-580", "nvidia-open", "nvidia-open-580", "cuda", "cuda-13-0", "cuda-runtime-13-0",
+        "cuda-drivers", "cuda-drivers-580", "nvidia-open",
+        "nvidia-open-580", "cuda", "cuda-13-0", "cuda-runtime-13-0",
         "nvidia-driver-580-server-open", "nvidia-dkms-580", "nvidia-kernel-source-580-open",
         "libnvidia-compute-580:i386",
         "nvidia-headless-no-dkms-580-server", "nvidia-fabricmanager-580", "nvidia-utils-580", "cuda-compat-13-0",
@@ -77,9 +78,11 @@ def test_parts_of_the_driver(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "cuda-toolkit-13-0", "cuda-toolkit-13-0-config-common", "cuda-driver-dev-13-0", "cuda-nvcc-13-0", "cuda-keyring",
+        "cuda-toolkit-13-0", "cuda-toolkit-13-0-config-common", "cuda-driver-dev-13-0",
+        "cuda-nvcc-13-0", "cuda-keyring",
         "cuda-nvml-dev-13-0", "libcublas-13-0", "libnvjitlink-13-0", "libnvvm-13-0", "libnvfatbin-dev-13-0",
-        "gds-tools-13-0", "nsight-compute-2025.3.1", "nvidia-container-toolkit", "libnvidia-ml-dev", "cuda-libraries-dev-13-0",
+        "gds-tools-13-0", "nsight-compute-2025.3.1", "nvidia-container-toolkit",
+        "libnvidia-ml-dev", "cuda-libraries-dev-13-0",
     ],
 )  # fmt: skip
 def test_parts_of_a_toolkit(name: str) -> None:

@@ -127,9 +127,9 @@ class Apt:
             context.progress(f"waiting: {locked[0]}")
             time.sleep(min(LOCK_PAUSE, max(0.0, deadline - time.monotonic())))
         said = " ".join(line for line in completed.stderr.splitlines() if line.startswith("E:"))
+        verb = next(word for word in arguments if word in ("install", "purge", "update"))
         raise TaskError(
-            f"apt-get {arguments[-1] if arguments[0] == 'update' else 'install or remove'} failed: "
-            f"{said or completed.outcome()}",
+            f"apt-get {verb} failed: {said or completed.outcome()}",
             remedy=f"The whole output is in {context.log_directory / log}.",
         )
 
