@@ -10,18 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from crossgrade.errors import TaskError
 from crossgrade.jsontype import JSON
 from crossgrade.modules.apt_repository import Repository
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Prediction, Unchanged
 from crossgrade.modules.files import absolute
-from crossgrade.modules.toolkit_link import LinkState, look_at_link, plan_link, set_link
 from crossgrade.modules.toolkit_proof import prove, wanted_proof
 from crossgrade.modules.toolkit_wheels import base_python
 from crossgrade.modules.toolkits import RECORD, Toolkit, Work, is_of_version
 from crossgrade.playbook.arguments import argument
+
+if TYPE_CHECKING:
+    from crossgrade.modules.toolkit_link import LinkState
 
 __all__ = ["MODULE", "RECORD", "Arguments", "base_python"]  # two of them for those who build with a toolkit
 
@@ -88,6 +90,8 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     toolkit = found.toolkit if isinstance(found, Work) else _proved(arguments, found, host)
     link = None
     if arguments.link is not None:
+        from crossgrade.modules.toolkit_link import look_at_link
+
         link = look_at_link(absolute(arguments.link, host), toolkit.cuda_home, host)
     return State(toolkit, found if isinstance(found, Work) else None, link)
 
@@ -147,7 +151,11 @@ def _existing(arguments: Arguments, host: HostView) -> Toolkit:
 
 def plan(arguments: Arguments, state: State) -> Plan:
     toolkit, work = state.toolkit, state.work
-    link = plan_link(state.link) if state.link is not None and not state.link.is_right else None
+    link = None
+    if state.link is not None and not state.link.is_right:
+        from crossgrade.modules.toolkit_link import plan_link
+
+        link = plan_link(state.link)
     values = {**toolkit.values(), "link": arguments.link}
     if work is None and link is None:
         return Unchanged(f"CUDA {toolkit.version} is there", values)
@@ -175,6 +183,8 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     if change.payload["work"] is not None:
         toolkit = _installer(arguments.method)(change.payload["work"], context)
     if arguments.link is not None:
+        from crossgrade.modules.toolkit_link import look_at_link, plan_link, set_link
+
         # looked at anew: a package may have put the link into the hands of update-alternatives meanwhile
         link = look_at_link(absolute(arguments.link, context.host), toolkit.cuda_home, context.host)
         if not link.is_right:

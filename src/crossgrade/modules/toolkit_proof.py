@@ -13,15 +13,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crossgrade.errors import TaskError
-from crossgrade.inspect.device_code import read_device_code
-from crossgrade.inspect.elf import FileSource, UnreadableElfError, parse_elf
-from crossgrade.inspect.toolkit import find_library
-from crossgrade.inspect.toolkit_parts import missing_for_builds
 from crossgrade.modules.contract import HostView
 from crossgrade.modules.toolkits import release_of
-from crossgrade.process import Completed
+
+if TYPE_CHECKING:
+    from crossgrade.process import Completed
 
 COMPILE_SECONDS = 600.0  # 3 s each on a quiet machine; a cold network disk and a busy one take far longer
 DEFAULT = ("12.0f", "12.0")  # the first that the release compiles for
@@ -141,6 +140,8 @@ def _require_compiler(home: Path, host: HostView) -> None:
 
 
 def _compile_error(home: Path, architectures: Sequence[str], completed: Completed) -> TaskError:
+    from crossgrade.inspect.toolkit_parts import missing_for_builds
+
     said = [line for line in (completed.stderr + completed.stdout).splitlines() if line.strip()]
     lines = "\n".join(said[-_SHOWN_LINES:])
     missing = missing_for_builds(home)
@@ -153,6 +154,9 @@ def _compile_error(home: Path, architectures: Sequence[str], completed: Complete
 
 
 def _inspect(program: Path, home: Path, architectures: Sequence[str]) -> None:
+    from crossgrade.inspect.device_code import read_device_code
+    from crossgrade.inspect.elf import FileSource, UnreadableElfError, parse_elf
+
     try:
         with FileSource(program) as source:
             elf = parse_elf(source)
@@ -170,6 +174,8 @@ def _inspect(program: Path, home: Path, architectures: Sequence[str]) -> None:
 
 
 def _run(program: Path, home: Path, host: HostView) -> None:
+    from crossgrade.inspect.toolkit import find_library
+
     library = find_library(home, "libcudart.so")
     folder = str(Path(library).parent) if library else str(home / "lib64")
     completed = host.run([str(program)], environment={"LD_LIBRARY_PATH": folder}, timeout=60.0)
