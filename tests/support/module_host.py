@@ -66,6 +66,7 @@ class ModuleHost:
     locks: dict[LockRequest, Lock] = field(default_factory=dict)
     verbosity: int = 0
     confirm_within: int | None = None
+    deep: bool = False
 
     def __post_init__(self) -> None:
         self.playbook_directory.mkdir(exist_ok=True)

@@ -70,11 +70,15 @@ def _tell(options: Options, found: Found, files: Sequence[Path]) -> None:
             "engine": found.engine,
             "venv": found.venv,
             "assumed": list(assumed),
+            "faults": [{"fault": fault, "subject": subject} for fault, subject in found.faults],
             "next": following,
         }
         sys.stdout.write(json.dumps(said) + "\n")
     terminal = Terminal(people(options))
     lines = [Line("found", "heading"), *(Line(f"  {printable(text)}") for text in _found(found))]
+    if found.faults:
+        lines.append(Line("faults of the environment (`plan` says more of each)", "heading"))
+        lines += [Line(f"  {fault}: {printable(subject)}", "warning") for fault, subject in found.faults]
     lines += [Line("assumed", "heading"), *(Line(f"  {printable(text)}") for text in assumed)]
     lines += [Line(f"written: {file}", "ok") for file in files]
     terminal.write([*lines, Line(f"next: {following}")])
@@ -140,6 +144,7 @@ def look(options: Options) -> Found:
         uid=os.geteuid(),
         unit_needs=_unit_needs(server, str(target.get("version", ""))),
         notes=missing,
+        faults=_faults(venv),
     )
 
 
@@ -153,6 +158,16 @@ def _unit_needs(server: Server | None, target: str) -> tuple[str, ...]:
     started = read_exec_start(server.unit, user=server.user_unit, home=Path.home())
     found = judge_unit(server.unit, started, target, user=server.user_unit)
     return tuple(finding.message for finding in found if finding.level != "note")
+
+
+def _faults(venv: Path) -> tuple[tuple[str, str], ...]:
+    """The name of each fault of an environment, and what it is about."""
+    from crossgrade.facts.environment import read_environment
+    from crossgrade.gates.environment import judge_environment
+    from crossgrade.inspect.query import run_query
+
+    found = judge_environment(read_environment(venv, os.environ, runner=run_query)).of_level("warning")
+    return tuple((finding.fault or "not known", finding.subject) for finding in found)
 
 
 def _choose(options: Options) -> tuple[Server | None, Path]:

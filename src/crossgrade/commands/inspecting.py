@@ -53,10 +53,15 @@ class Inspected:
     gpu: Verdict | None
     dists: Verdict | None
     cuda: Verdict | None
+    environment: Verdict | None = None
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(verdict for verdict in (self.loading, self.gpu, self.cuda, self.dists) if verdict)
+        return tuple(verdict for verdict in self._all if verdict)
+
+    @property
+    def _all(self) -> tuple[Verdict | None, ...]:
+        return self.loading, self.gpu, self.cuda, self.dists, self.environment
 
     @property
     def failed(self) -> bool:
@@ -205,10 +210,14 @@ def _loading(report: NativeReport, working: Working | None, ahead: GraphAhead, o
     return sorted_by_reach(verdict, report, reaches)
 
 
-def _of_venv(root: Path, report: NativeReport, driver: str | None, options: Options) -> tuple[Verdict, Verdict]:
-    """Whether the dists of a venv fit together, and whether all that it has of CUDA does."""
+def _of_venv(
+    root: Path, report: NativeReport, driver: str | None, options: Options
+) -> tuple[Verdict, Verdict, Verdict]:
+    """Whether the dists of a venv fit together, and all that it has of CUDA, and what else is wrong with it."""
+    from crossgrade.facts.environment import read_environment
     from crossgrade.gates.consistency import judge_consistency
     from crossgrade.gates.cuda import judge_cuda
+    from crossgrade.gates.environment import judge_leftovers
     from crossgrade.inspect.consistency import read_consistency
     from crossgrade.inspect.cuda_consistency import read_cuda
 
@@ -216,7 +225,9 @@ def _of_venv(root: Path, report: NativeReport, driver: str | None, options: Opti
     home = options["cuda_home"] or os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     dists = judge_consistency(found, ignore=ignore)
     facts = read_cuda(report, found.conflicts, Path(home).expanduser().absolute() if home else None)
-    return dists, judge_cuda(facts, driver=driver, ignore=ignore)
+    # Files that were edited are for `patches`: comparing them takes as long as all of this
+    more = read_environment(root, os.environ, consistency=found, compare_files=False, processes=None)
+    return dists, judge_cuda(facts, driver=driver, ignore=ignore), judge_leftovers(more)
 
 
 def _driver(options: Options) -> str | None:
@@ -269,6 +280,8 @@ def _lines(inspected: Inspected, *, verbose: bool) -> Iterator[Line]:
         yield from _verdict_lines("CUDA", inspected.cuda, report, verbose=verbose)
     if inspected.dists is not None:
         yield from _verdict_lines("dists", inspected.dists, report, verbose=verbose)
+    if inspected.environment is not None and inspected.environment.findings:
+        yield from _verdict_lines("other faults", inspected.environment, report, verbose=verbose)
 
 
 def _verdict_lines(title: str, verdict: Verdict, report: NativeReport, *, verbose: bool) -> Iterator[Line]:
@@ -282,7 +295,8 @@ def _verdict_lines(title: str, verdict: Verdict, report: NativeReport, *, verbos
         if finding.level != "note" or verbose:
             owner = f" ({dists[finding.subject]})" if dists.get(finding.subject) else ""
             subject = finding.subject.removeprefix(site)
-            yield Line(f"    {finding.level}: {subject}{owner}: {finding.message}", _STYLES[finding.level])
+            fault = f"{finding.fault}: " if finding.fault else ""
+            yield Line(f"    {finding.level}: {fault}{subject}{owner}: {finding.message}", _STYLES[finding.level])
     notes = len(verdict.of_level("note"))
     if notes and not verbose:
         yield Line(f"    and {counted(notes, 'note')}: -v shows them", "faint")

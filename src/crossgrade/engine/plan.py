@@ -45,7 +45,7 @@ class Foreseen:
 class PlannedTask:
     """One task (or one item of its loop) of a plan. `task` is the task's stable place in the playbook.
 
-    `foreseen` is there in a deep plan only.
+    `foreseen` is there in a deep plan only; `verdict` is what a gate that only reads has said already.
     """
 
     task: str
@@ -58,6 +58,7 @@ class PlannedTask:
     differences: tuple[Difference, ...] = ()
     place: str = ""
     foreseen: Foreseen | None = None
+    verdict: Mapping[str, Any] | None = None
 
     def matches(self, other: PlannedTask) -> bool:
         """Whether the same was foreseen as the other says."""

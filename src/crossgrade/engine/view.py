@@ -89,6 +89,10 @@ class TaskView:
         return self.machine.check_mode
 
     @property
+    def deep(self) -> bool:
+        return self.machine.foresight is not None
+
+    @property
     def playbook_directory(self) -> Path:
         return self.machine.playbook_directory
 

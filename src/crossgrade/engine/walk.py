@@ -400,6 +400,7 @@ class Walk:
             planned = PlannedTask(
                 task.uid, name, task.module, action, summary, self.host, item, shown.differences, place
             )
+            planned = replace(planned, verdict=shown.verdict)
             self.planned.append(replace(planned, foreseen=self._tolerating(task, templar, shown.foreseen)))
         else:
             self._compare(task, name, result, item, hidden=hidden)

@@ -22,7 +22,8 @@ _COMMAND_CHARACTERS = 200
 class ProcessSight:
     """What /proc shows of one process. `devices` are the NVIDIA device files that it holds open.
 
-    `mapped` are the files in its memory, `hidden` says that it is another user's and only its command line is seen.
+    `mapped` are the files in its memory, `import_path` is its PYTHONPATH, `hidden` says that it is another user's and
+    only its command line is seen.
     """
 
     pid: int
@@ -36,6 +37,7 @@ class ProcessSight:
     devices: tuple[str, ...] = ()
     control_group: str = ""
     hidden: bool = False
+    import_path: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Holder:
     unit: str
     container: str
     library_path: str = ""
+    import_path: str = ""
 
     @property
     def from_venv(self) -> bool:
@@ -120,6 +123,7 @@ def judge_sights(sights: Sequence[ProcessSight], venvs: Sequence[str], gpus: Seq
                     unit[1] if unit else "",
                     container[1][:12] if container else "",
                     sight.library_path,
+                    sight.import_path,
                 )
             )
     return tuple(sorted(found, key=lambda holder: holder.pid))
@@ -172,6 +176,7 @@ def _sight(folder: Path, arguments: tuple[str, ...]) -> ProcessSight:
             frozenset(path for path in mapped if path.startswith("/")),
             tuple(sorted({target for target in targets if target.startswith("/dev/nvidia")})),
             group,
+            import_path=variables.get("PYTHONPATH", ""),
         )
     except PermissionError:
         return ProcessSight(pid, arguments, uid, control_group=group, hidden=True)

@@ -15,9 +15,11 @@ from crossgrade.inspect.dists import InstalledDist, normalize_name
 from crossgrade.inspect.ownership import Conflict, by_dists
 from crossgrade.inspect.requirements import Unmet
 from crossgrade.jsontype import JSON
+from crossgrade.knowledge import table
 
 GATE = "consistency"
 _SHOWN_FILES = 3
+_RENAMED = (("old", "new"), ("new", "old"))
 
 
 def judge_consistency(facts: Consistency, *, ignore: Sequence[str] = ()) -> Verdict:
@@ -39,7 +41,7 @@ def judge_consistency(facts: Consistency, *, ignore: Sequence[str] = ()) -> Verd
         found = _judge_files(owners, files)
         pattern = _ignoring([dist.name for dist in owners], ignore)
         findings += [_ignored(finding, pattern) for finding in found] if pattern else found
-    findings += [_judge_requirement(item, ignore) for item in facts.unmet]
+    findings += [_judge_requirement(item, facts.dists, ignore) for item in facts.unmet]
     for name, finding in (*judge_installation(facts), *judge_builds(facts.dists, facts.builds)):
         pattern = _ignoring([name], ignore)
         findings.append(_ignored(finding, pattern) if pattern else finding)
@@ -106,7 +108,7 @@ def _finding(level: Level, owners: tuple[InstalledDist, ...], message: str, file
             detail["problem"] = file.problem
         details.append(detail)
     evidence: dict[str, JSON] = {"dists": [str(dist) for dist in owners], "files": details}
-    return Finding(level, _names(owners), message, evidence)
+    return Finding(level, _names(owners), message, evidence, "two-dists-one-path")
 
 
 def _now(files: Sequence[Conflict]) -> str:
@@ -135,7 +137,27 @@ def _both(dists: Sequence[InstalledDist]) -> str:
     return "both" if len(dists) == 2 else "all"
 
 
-def _judge_requirement(item: Unmet, ignore: Sequence[str]) -> Finding:
+def _fault(item: Unmet, renamed: bool) -> str:
+    """What a requirement that is not met is called: an exact version asks for a dist that belongs to it."""
+    if item.lack in ("metadata", "requirement"):
+        return "damaged-metadata"
+    if item.lack == "python":
+        return "wrong-python"
+    if item.name == "numpy":
+        return "numpy-mismatch"
+    exact = "==" in item.asked and not item.asked.endswith(".*")
+    return "version-pair" if renamed or (exact and item.lack == "version") else "requirement-unmet"
+
+
+def _successor(item: Unmet, dists: Sequence[InstalledDist]) -> InstalledDist | None:
+    """The dist that is there in the place of a missing one, under the name that it has now or had before."""
+    if item.lack != "missing":
+        return None
+    names = {str(row[a]) for row in table("renamed_dists") for a, b in _RENAMED if row[b] == item.name}
+    return next((dist for dist in dists if dist.name in names), None)
+
+
+def _judge_requirement(item: Unmet, dists: Sequence[InstalledDist], ignore: Sequence[str]) -> Finding:
     level: Level = "warning" if item.lack == "requirement" else "failure"
     evidence: dict[str, JSON] = {
         "dist": str(item.dist),
@@ -143,7 +165,9 @@ def _judge_requirement(item: Unmet, ignore: Sequence[str]) -> Finding:
         "requirement": item.requirement,
         "installed": list(item.installed),
     }
-    finding = Finding(level, str(item.dist), item.words, evidence)
+    successor = _successor(item, dists)
+    words = f"{item.words}; {successor} is there, its name before or after" if successor else item.words
+    finding = Finding(level, str(item.dist), words, evidence, _fault(item, successor is not None))
     pattern = _ignoring([item.dist.name], ignore)
     return _ignored(finding, pattern) if pattern else finding
 

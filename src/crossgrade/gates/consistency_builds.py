@@ -58,7 +58,8 @@ def _numpy_findings(
             were = "was" if len(chosen) == 1 else "were"
             message = f"{_named(chosen)} {were} {words}: {'it' if len(chosen) == 1 else 'they'} {then}. {remedy}"
             level: Level = "failure" if modules else "warning"
-            yield Finding(level, str(dist), message, {**_evidence(dist, chosen), "numpy": numpy.version})
+            evidence: dict[str, JSON] = {**_evidence(dist, chosen), "numpy": numpy.version}
+            yield Finding(level, str(dist), message, evidence, "numpy-mismatch")
 
 
 def _torch(dists: Sequence[InstalledDist], dist: InstalledDist, builds: Sequence[Build]) -> Iterator[Finding]:
@@ -93,7 +94,7 @@ def _torch(dists: Sequence[InstalledDist], dist: InstalledDist, builds: Sequence
         "compiled_against": against,
         "may_abort": [printable(build.path) for build in others],
     }
-    yield Finding("failure" if others else "warning", str(dist), message, evidence)
+    yield Finding("failure" if others else "warning", str(dist), message, evidence, "torch-mismatch")
 
 
 def _is_meant_for(path: str, release: tuple[int, int]) -> bool:
@@ -144,7 +145,7 @@ def _limited_api(builds: Sequence[Build]) -> Iterator[Finding]:
             "promised": promised,
             "names": [item.name for item in build.beyond],
         }
-        yield Finding("warning", str(build.dist), message, evidence)
+        yield Finding("warning", str(build.dist), message, evidence, "limited-api")
 
 
 def _since(version: tuple[int, int] | None) -> str:

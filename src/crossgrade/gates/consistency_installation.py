@@ -58,7 +58,7 @@ def _record(recorded: Recorded) -> Finding:
     message = f"its RECORD {printable(recorded.problem)}, so that nobody knows which files are its own"
     if recorded.damaged:
         message += ". Install it again (uninstalling cannot remove them)"
-    return Finding(level, str(recorded.dist), message, {"dist": str(recorded.dist)})
+    return Finding(level, str(recorded.dist), message, {"dist": str(recorded.dist)}, "no-record")
 
 
 def _missing(dist: InstalledDist, paths: Sequence[str]) -> Iterator[Finding]:
@@ -71,13 +71,14 @@ def _missing(dist: InstalledDist, paths: Sequence[str]) -> Iterator[Finding]:
             named = joined([printable(path) for path in files], _SHOWN_FILES)
             message = f"{counted(len(files), 'file')} of its RECORD {are} missing ({named}). Install it again"
             evidence: dict[str, JSON] = {"dist": str(dist), "files": [printable(path) for path in files[:200]]}
-            yield Finding("failure" if level == "failure" else "warning", str(dist), message, evidence)
+            how: Level = "failure" if level == "failure" else "warning"
+            yield Finding(how, str(dist), message, evidence, "files-missing")
 
 
 def _unfit(unfit: Unfit) -> Finding:
     evidence: dict[str, JSON] = {"dist": str(unfit.dist), "tags": list(unfit.tags)}
     message = f"{unfit.words}. Install its wheel for this one"
-    return Finding("failure", str(unfit.dist), message, evidence)
+    return Finding("failure", str(unfit.dist), message, evidence, "wrong-python")
 
 
 def _mismatch(found: Mismatch) -> Finding:
@@ -86,4 +87,5 @@ def _mismatch(found: Mismatch) -> Finding:
         f"Install {found.dist.name} {found.partner.version}, or uninstall it"
     )
     evidence: dict[str, JSON] = {"dist": str(found.dist), "partner": str(found.partner), "source": found.source}
-    return Finding("failure" if found.refuses else "warning", str(found.dist), message, evidence)
+    level: Level = "failure" if found.refuses else "warning"
+    return Finding(level, str(found.dist), message, evidence, found.fault)

@@ -34,9 +34,9 @@ def judge_cuda(facts: CudaFacts, *, driver: str | None = None, ignore: Sequence[
     torch = facts.torch
     if torch is None and not facts.files and not any(dist.major for dist in facts.dists):
         return Verdict(GATE, "not run", "nothing here is built for CUDA", (), _figures(facts, driver))
-    findings = [*_torch(torch), *_built_for(facts)]
+    findings = [*_torch(torch), *map(_named, _built_for(facts))]
     judged = frozenset(finding.subject for finding in findings if finding.level != "note")
-    findings += [*_two_in_one(facts, judged), *_overwritten(facts), *_other_dists(facts)]
+    findings += map(_named, (*_two_in_one(facts, judged), *_overwritten(facts), *_other_dists(facts)))
     findings = [_ignored(finding, ignore) for finding in findings]
     findings += [*_driver(torch, driver), *judge_toolkits(facts), *_unknown(facts)]
     findings.sort(key=lambda finding: ("failure", "warning", "note").index(finding.level))
@@ -64,6 +64,10 @@ def _passed(facts: CudaFacts, driver: str | None, findings: Sequence[Finding]) -
         reason += f"; driver {driver} runs it" if driver else f"; {NO_DRIVER}"
     warnings = sum(finding.level == "warning" for finding in findings)
     return reason + (f"; {counted(warnings, 'warning')}" if warnings else "")
+
+
+def _named(finding: Finding) -> Finding:
+    return finding if finding.level == "note" else replace(finding, fault="cuda-majors-mixed")
 
 
 def _torch(torch: TorchBuild | None) -> Iterator[Finding]:

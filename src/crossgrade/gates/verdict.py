@@ -16,13 +16,15 @@ Outcome = Literal["passed", "failed", "not run"]
 class Finding:
     """One observation about ``subject`` (a file relative to the environment, a module, a request).
 
-    A ``failure`` makes its gate fail, a ``warning`` is for people to read, a ``note`` explains.
+    A ``failure`` makes its gate fail, a ``warning`` is for people to read, a ``note`` explains. ``fault`` is what it is
+    called in `knowledge/environment_faults.yml`, a name that stays; empty for what has none.
     """
 
     level: Level
     subject: str
     message: str
     evidence: Mapping[str, JSON] = field(default_factory=dict)
+    fault: str = ""
 
     def to_json(self) -> dict[str, JSON]:
         """As plain data."""
@@ -31,6 +33,7 @@ class Finding:
             "subject": self.subject,
             "message": self.message,
             "evidence": dict(self.evidence),
+            **({"fault": self.fault} if self.fault else {}),
         }
 
     @classmethod
@@ -38,7 +41,8 @@ class Finding:
         """The reverse of `to_json`. Raises ValueError for data of another shape."""
         level = _one_of(data.get("level"), get_args(Level))
         subject, message = _text(data, "subject"), _text(data, "message")
-        return cls(cast("Level", level), subject, message, _mapping(data, "evidence"))
+        fault = _text(data, "fault") if "fault" in data else ""
+        return cls(cast("Level", level), subject, message, _mapping(data, "evidence"), fault)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def read_cuda(report: NativeReport, conflicts: Sequence[Conflict] = (), cuda_hom
     root = Path(report.root)
     site = Path(report.interpreter.site_packages) if report.interpreter else root
     installed = _installed(root)
-    torch = _torch(site, installed)
+    torch = torch_build(site, installed)
     native = [file for file in report.files if not file.foreign and not file.unreadable]
     own = [file for file in native if file.dist and torch is not None and file.dist == torch.dist]
     return CudaFacts(
@@ -179,8 +179,8 @@ def _installed(root: Path) -> tuple[InstalledDist, ...]:
         return ()
 
 
-def _torch(site: Path, installed: Sequence[InstalledDist]) -> TorchBuild | None:
-    """None where there is neither a dist nor a package of that name."""
+def torch_build(site: Path, installed: Sequence[InstalledDist]) -> TorchBuild | None:
+    """What torch says of itself; None where there is neither a dist nor a package of that name."""
     path = site / "torch" / "version.py"
     dist = next((str(each) for each in installed if each.name == "torch"), "")
     if not dist and not path.parent.is_dir():

@@ -173,7 +173,7 @@ def _dist(folder: Path) -> InstalledDist | None:
     """None for a directory that is no dist: it has neither a name that says so nor a METADATA file."""
     if match := _FOLDER.match(folder.name):
         return InstalledDist(normalize_name(match[1]), match[2], folder)
-    if folder.name.startswith("~"):  # what pip leaves of an uninstallation that was cut short
+    if folder.name.startswith(("~", "-")):  # what pip leaves of an uninstallation that was cut short
         return None
     headers = _text(folder / "METADATA").replace("\r\n", "\n").partition("\n\n")[0]
     stated = {name: value.strip(" \t") for name, value in _HEADER.findall(headers)}

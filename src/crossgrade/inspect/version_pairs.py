@@ -14,7 +14,7 @@ class Mismatch:
     """``dist`` is not of the version of ``partner``, whose code compares the two.
 
     ``refuses`` is True where the partner then raises an error, False where it only leaves the dist unused;
-    ``words`` say which, ``source`` where that stands.
+    ``words`` say which, ``source`` where that stands, ``fault`` what it is called.
     """
 
     dist: InstalledDist
@@ -22,6 +22,7 @@ class Mismatch:
     refuses: bool
     words: str
     source: str
+    fault: str
 
 
 def mismatched(dists: Iterable[InstalledDist]) -> tuple[Mismatch, ...]:
@@ -54,4 +55,4 @@ def _judge(dist: InstalledDist, partner: InstalledDist, row: Row) -> Mismatch | 
     except ValueError:
         return None  # the requirements are where such a version is named
     words = str(row["then"] if not unused else row["unused"])
-    return Mismatch(dist, partner, not unused, words, str(row["source"]))
+    return Mismatch(dist, partner, not unused, words, str(row["source"]), str(row["fault"]))

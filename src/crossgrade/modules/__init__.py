@@ -19,6 +19,7 @@ NAMES: dict[str, str] = {
     "cuda_check": "cuda_check",
     "cuda_toolkit": "cuda_toolkit",
     "debug": "debug",
+    "environment_check": "environment_check",
     "extension_build": "extension_build",
     "fail": "fail",
     "file": "file",

@@ -165,6 +165,11 @@ class HostView(Protocol):
     @property
     def check_mode(self) -> bool: ...
     @property
+    def deep(self) -> bool:
+        """Whether this is a deep plan: people wait for what takes longer."""
+        ...
+
+    @property
     def playbook_directory(self) -> Path:
         """Relative paths of `copy`, `template` and source trees are looked up from here."""
         ...

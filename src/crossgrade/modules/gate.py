@@ -88,6 +88,25 @@ def find_candidate(generation: int | None, path: Path | None, host: HostView) ->
     return Candidate(host.store.venv(known[generation].number), known[generation])
 
 
+def environment_of_today(path: Path | None, host: HostView) -> Path | None:
+    """The environment that people work with: the one that a task names, else the active one; None where there is none.
+
+    Raises TaskError for a path that is not there.
+    """
+    if path is not None:
+        named = host.playbook_directory / path
+        if not named.is_dir():
+            raise TaskError(f"there is no directory {named}", remedy="`path` names a venv, such as ~/ml-env.")
+        return named
+    active = host.active()
+    if active is None:
+        return None
+    venv, link = host.store.venv(active), host.store.active_link
+    if link is not None and link.resolve() == venv.resolve():  # as processes and units name it
+        venv = link
+    return venv if venv.is_dir() else None  # a plan may foresee one that is not there yet
+
+
 def refuse_unfinished(candidate: Candidate) -> None:
     """Raises TaskError for a generation that is still being built, or whose files are gone."""
     if candidate.generation is not None and candidate.generation.state == "building":

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossgrade.errors import TaskError
 from crossgrade.modules import gate
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
 from crossgrade.playbook.arguments import argument
@@ -55,7 +54,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     from crossgrade.facts.server import Server
     from crossgrade.gates.preflight import Observed
 
-    venv = _environment(arguments, host)
+    venv = gate.environment_of_today(arguments.path, host)
     server = Server(venv=venv, root=host.store.root, environment=host.environment)
     urls = index_urls(host.environment, arguments.index_url, arguments.extra_index_urls)
     observed = Observed(
@@ -91,22 +90,6 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         message=message,
         verdict=verdict,
     )
-
-
-def _environment(arguments: Arguments, host: HostView) -> Path | None:
-    """The environment of today. Raises TaskError for a path that is not there."""
-    if arguments.path is not None:
-        named = host.playbook_directory / arguments.path
-        if not named.is_dir():
-            raise TaskError(f"there is no directory {named}", remedy="`path` names a venv, such as ~/ml-env.")
-        return named
-    active = host.active()
-    if active is None:
-        return None
-    venv, link = host.store.venv(active), host.store.active_link
-    if link is not None and link.resolve() == venv.resolve():  # as processes and units name it
-        venv = link
-    return venv if venv.is_dir() else None  # a plan may foresee one that is not there yet
 
 
 def _target(arguments: Arguments, venv: Path | None, root: Path) -> Target:

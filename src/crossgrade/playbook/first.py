@@ -24,8 +24,9 @@ class Found:
     `python` the interpreter below it (empty: not known), `requested` names dists that somebody asked for by name.
     `target` and `target_torch` are versions to go to, empty where the tables know none for `cuda`. `require` are globs
     of the files that must hold code for the GPU, empty for all. `compute_capability` is empty where no GPU answered.
-    `imports` are for the smoke gate, `start` is the launch line of a server that does not
-    run, `unit_needs` says what the command line of its unit needs for the target, `notes` are more assumptions.
+    `imports` are for the smoke gate, `start` is the launch line of a server that does not run, `unit_needs` says what
+    the command line of its unit needs for the target, `notes` are more assumptions, `faults` what is wrong with the
+    environment: the name of each, and what it is about.
     """
 
     venv: str
@@ -48,6 +49,7 @@ class Found:
     uid: int = 0
     unit_needs: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    faults: tuple[tuple[str, str], ...] = field(default=())
 
 
 def assumptions(found: Found) -> tuple[str, ...]:
@@ -255,6 +257,8 @@ def _tasks(found: Found) -> Iterator[str]:
     yield from _task("This server can take the target", "preflight", {
         "cuda": '"{{ cuda_version }}"', "path": '"{{ working_env }}"', "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
+    yield "# What is wrong with it today, by name. It stops nothing: `fail_on` names what should."
+    yield from _task("The faults of the working environment", "environment_check", {"path": '"{{ working_env }}"'})
     yield from _task("Back up the working environment", "venv_backup", {"path": '"{{ working_env }}"'}, "backup")
     yield "# wheels: from PyPI into the store. existing: /usr/local/cuda-VERSION, or `path`."
     yield from _task("The CUDA toolkit", "cuda_toolkit", {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,13 +108,26 @@ def verdict_lines(
     shown = ["failure", "warning", *(["note"] if verbosity else [])]
     for level in shown:
         findings = [finding for finding in verdict["findings"] if finding["level"] == level]
-        for finding in findings[:12]:
+        few = _few(findings)
+        for finding in few:
             style = {"failure": "failed", "warning": "warning"}.get(level, "faint")
             message = str(finding["message"])
             subject = f"{finding['subject']}: " if finding["subject"] and finding["subject"] not in message else ""
-            yield Line(f"    {level}: {subject}{message}", style)
-        if len(findings) > 12:
-            yield Line(f"    and {len(findings) - 12} more of this kind; {complete}", "faint")
+            fault = f"{finding['fault']}: " if finding.get("fault") else ""
+            yield Line(f"    {level}: {fault}{subject}{message}", style)
+        if len(findings) > len(few):
+            yield Line(f"    and {len(findings) - len(few)} more of this kind; {complete}", "faint")
+
+
+def _few(findings: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """As many as a screen takes; of faults with a name, some of each name."""
+    shown, of_name = [], Counter[str]()
+    for finding in findings:
+        name = finding.get("fault", "")
+        of_name[name] += 1
+        if of_name[name] <= (3 if name and len(findings) > 12 else 12):
+            shown.append(finding)
+    return shown
 
 
 def explanation_lines(explanation: Mapping[str, Any], indent: str = "") -> Iterator[Line]:
@@ -249,6 +263,11 @@ def foreseen_lines(foreseen: Mapping[str, Any] | None, verbosity: int) -> Iterat
         yield Line(f"    {line.text}", line.style)
 
 
+def _warns(verdict: Mapping[str, Any] | None) -> bool:
+    """Whether a gate has let the run go on, and has more to say than that."""
+    return verdict is not None and any(finding["level"] == "warning" for finding in verdict["findings"])
+
+
 def plan_lines(plan: Mapping[str, Any], *, show_diff: bool = True, all_tasks: bool = False) -> Iterator[Line]:
     """A plan for people: what will change and what will be checked, in order; the rest only when asked for."""
     signs = {"change": "~", "check": "?", "may change": "±", "fails": "!", "ok": "=", "skipped": "-"}
@@ -256,12 +275,17 @@ def plan_lines(plan: Mapping[str, Any], *, show_diff: bool = True, all_tasks: bo
         yield Line(f"note: {note}", "warning")
     for task in plan["tasks"]:
         action = task["action"]
-        if action in ("ok", "skipped") and not all_tasks:
+        said = task.get("verdict")  # of a gate that only reads, and has
+        if action in ("ok", "skipped") and not all_tasks and not _warns(said):
             continue
         item = f" (item={task['item']})" if task["item"] else ""
         yield Line(f"  {signs[action]} {task['name']}{item}", _STATUS_STYLE.get(action, ""))
         for line in str(task["summary"]).splitlines():
             yield Line(f"      {line}")
+        if said and action == "ok":
+            yield Line(f"      {said['outcome']}: {said['reason']}", "warning" if _warns(said) else "ok")
+            for found in verdict_lines(said, int(all_tasks), "--json has them all"):
+                yield Line(f"    {found.text}", found.style)
         yield from foreseen_lines(task.get("foreseen"), verbosity=int(all_tasks))
         if show_diff:
             yield from difference_lines(task["differences"])

@@ -1,0 +1,78 @@
+"""environment_check: what is wrong with the environment of today, by name, in a plan too; only reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crossgrade.errors import TaskError
+from crossgrade.modules import gate
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.playbook.arguments import argument
+
+if TYPE_CHECKING:
+    from crossgrade.gates.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Names each fault of the environment that people work with, and says what an upgrade makes of it. It stops
+    nothing, unless `fail_on` says so."""
+
+    path: Path | None = argument(doc="The environment of today; without it, the active generation.", default=None)
+    fail_on: tuple[str, ...] = argument(
+        doc="Globs of names of faults that end the run, such as `two-dists-one-path`; `*` is all of them.", default=()
+    )
+    ignore: tuple[str, ...] = argument(doc="Globs of names of faults, or of dists, that are only noted.", default=())
+    native: bool = argument(
+        doc="Whether native files are opened, too, for the numpy, torch and CUDA that they were built against; "
+        "`plan --deep` always does.",
+        default=False,
+    )
+    on_not_run: gate.OnNotRun = argument(
+        doc="What a verdict of `not run` (a part could not be looked at) does to the run.", default="warn"
+    )
+
+
+@dataclass(frozen=True)
+class State:
+    """The environment, and what was found in it."""
+
+    venv: Path
+    verdict: Verdict
+
+
+def inspect(arguments: Arguments, host: HostView) -> State:
+    from crossgrade.facts.environment import read_environment
+    from crossgrade.gates.environment import judge_environment
+
+    venv = gate.environment_of_today(arguments.path, host)
+    if venv is None:
+        raise TaskError(
+            "no generation is active yet, so that nobody knows which environment is meant",
+            remedy="`path` names a venv, such as ~/ml-env.",
+        )
+    native = arguments.native or host.deep
+    facts = read_environment(venv, host.environment, runner=host.run, native=native)
+    return State(venv, judge_environment(facts, ignore=arguments.ignore, fail_on=arguments.fail_on))
+
+
+def plan(arguments: Arguments, state: State) -> Plan:  # noqa: ARG001 (the contract's shape)
+    return Change(f"name the faults of {state.venv}", payload={"verdict": state.verdict})
+
+
+def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+    verdict: Verdict = change.payload["verdict"]
+    return gate.outcome_of(verdict, arguments.on_not_run)
+
+
+MODULE = Module(
+    name="environment_check",
+    arguments=Arguments,
+    effect="reads",
+    inspect=inspect,
+    plan=plan,
+    apply=apply,
+    summary="Gate: the faults of the environment of today, by name, before anything is done.",
+)
