@@ -90,9 +90,10 @@ def test_what_a_package_imports_first_is_loaded_already(venv: Path) -> None:
     assert missing(found) == {"user": [], "alone": ["libbase.so.1"]}
     after = {file["path"]: file["loads_after"] for file in found["files"] if file["loads_after"]}
     assert after == {str(user.relative_to(venv)): ["base"]}
-    loading, cuda, dists = found["verdicts"]
+    loading, cuda, dists, environment = found["verdicts"]
     assert (cuda["gate"], cuda["outcome"]) == ("cuda", "not run")
     assert (dists["gate"], dists["outcome"]) == ("consistency", "passed")
+    assert (environment["gate"], environment["outcome"]) == ("environment", "passed")
     assert loading["outcome"] == "failed"
     notes = [each["message"] for each in loading["findings"] if each["level"] == "note"]
     assert "loads because its package imports base first; alone it lacks libraries" in notes

@@ -12,7 +12,12 @@ from tests.support.tiny_wheels import tiny_venv, tiny_wheel, uv_pip
 
 NCCL = "nvidia/nccl/lib/libnccl.so.2"
 TORCH = {"torch/__init__.py": b"", "torch/version.py": b'__version__ = "2.9.1"\ncuda = "12.8"\n'}
-ENGINE = {"engine/__init__.py": b"VERSION = 1\n", "engine/app.py": b"APP = 1\n", "engine/extra.py": b"EXTRA = 1\n"}
+ENGINE = {
+    "engine/__init__.py": b"VERSION = 1\n",
+    "engine/app.py": b"APP = 1\n",
+    "engine/edited.py": b"E = 1\n",
+    "engine/extra.py": b"EXTRA = 1\n",
+}
 
 
 def site_of(venv: Path) -> Path:
@@ -143,7 +148,7 @@ def _editable(venv: Path) -> None:
 
 
 def _edited(venv: Path) -> None:
-    put(site_of(venv) / "engine/app.py", b"APP = 'changed by hand'\n")
+    put(site_of(venv) / "engine/edited.py", b"E = 'by hand'\n")
     put(site_of(venv) / "engine/ours.py", b"OURS = 1\n")
 
 

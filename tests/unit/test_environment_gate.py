@@ -103,8 +103,8 @@ def test_what_a_shell_and_pyvenv_cfg_let_in(venv: Path, tmp_path: Path) -> None:
     assert [(leak.origin, leak.folders, leak.inside) for leak in facts.leaks] == [
         ("PYTHONPATH of this shell", ("/srv/modules", "/srv/more"), False)
     ]
-    (leak,) = judge_environment(facts).of_level("warning")
-    assert (leak.fault, leak.evidence["carried"]) == ("import-leak", "outside")
+    (finding,) = judge_environment(facts).of_level("warning")
+    assert (finding.fault, finding.evidence["carried"]) == ("import-leak", "outside")
     put(configuration, configuration.read_bytes().replace(b"packages = false", b"packages = true"))
     (_, more) = read_environment(venv, variables, processes=None).leaks
     assert (more.inside, more.folders[0]) == (True, str(user))
@@ -114,7 +114,7 @@ def test_what_a_shell_and_pyvenv_cfg_let_in(venv: Path, tmp_path: Path) -> None:
 
 def test_what_a_process_of_the_environment_imports_from_elsewhere(venv: Path, tmp_path: Path) -> None:
     variables = {**os.environ, "PYTHONPATH": str(tmp_path / "mine")}
-    program = [venv / "bin/python", "-c", "input()"]
+    program = [str(venv / "bin/python"), "-c", "input()"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, env=variables) as process:
         try:
             leaks = read_environment(venv, {}).leaks

@@ -59,6 +59,7 @@ def test_the_whole_transaction(tmp_path: Path) -> None:
     tasks = tasks_of(text)
     assert {
         "preflight",
+        "environment_check",
         "venv_backup",
         "cuda_toolkit",
         "python_env",
@@ -67,6 +68,7 @@ def test_the_whole_transaction(tmp_path: Path) -> None:
         "abi_check",
     } < {*tasks}
     assert {"gpu_arch_check", "smoke_check", "server", "benchmark", "activate"} < {*tasks}
+    assert tasks["environment_check"] == {"path": "{{ working_env }}"}
     assert tasks["activate"]["restart"] == ["systemctl", "restart", "sglang.service"]
     assert tasks["activate"]["healthy"]["url"] == "http://127.0.0.1:31000/health"
     assert tasks["abi_check"]["compare_with"] == "{{ backup.generation }}"

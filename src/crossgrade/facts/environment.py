@@ -65,13 +65,14 @@ def read_environment(
     venv: Path,
     environment: Mapping[str, str],
     *,
+    whose: str = "this shell",
     runner: Runner | None = None,
     consistency: Consistency | None = None,
     native: bool = False,
     compare_files: bool = True,
     processes: Path | None = Path("/proc"),
 ) -> EnvironmentFacts:
-    """Read an environment; `environment` are the variables of this shell. 169 dists of 10 GB take about a second.
+    """Read an environment; `environment` are variables, and `whose` they are. 169 dists of 10 GB take about a second.
 
     With `native` files are opened, too, for what they were built against: several seconds. Without a `runner` git is
     not asked, without `processes` (a /proc) nobody else's PYTHONPATH is seen. `consistency` is what was read already.
@@ -94,7 +95,7 @@ def read_environment(
     if changes is not None:
         without = {str(recorded.dist) for recorded in found.records if recorded.problem}  # these are told as such
         unknown.update({what: why for what, why in changes.unknown.items() if what not in without})
-    leaks = [*_of_variables("this shell", environment), *_of_configuration(venv, environment, unknown)]
+    leaks = [*_of_variables(whose, environment), *_of_configuration(venv, environment, unknown)]
     hidden = 0
     if processes is not None:
         of_processes, hidden = _of_processes(venv, processes)

@@ -152,7 +152,7 @@ def _halves(facts: EnvironmentFacts) -> Iterator[Finding]:
         yield _told("interrupted-install", name, message, {"names": [name]})
     for dists in found.twice:
         names = [dist.folder.name for dist in dists]
-        message = f"is recorded {len(dists)} times ({joined(names)}): which of them its files are of is chance"
+        message = f"{dists[0].name} is recorded {len(dists)} times ({joined(names)}): its files may be of any of them"
         yield _told("two-versions", dists[0].name, message, {"names": list[JSON](names)})
 
 

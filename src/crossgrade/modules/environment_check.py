@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossgrade.errors import TaskError
 from crossgrade.modules import gate
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Skipped
 from crossgrade.playbook.arguments import argument
 
 if TYPE_CHECKING:
@@ -37,28 +38,41 @@ class Arguments:
 
 @dataclass(frozen=True)
 class State:
-    """The environment, and what was found in it."""
+    """The environment, and what was found in it; None where an earlier task of the plan will make it."""
 
     venv: Path
-    verdict: Verdict
+    verdict: Verdict | None
 
 
 def inspect(arguments: Arguments, host: HostView) -> State:
     from crossgrade.facts.environment import read_environment
     from crossgrade.gates.environment import judge_environment
 
+    active = host.active()
     venv = gate.environment_of_today(arguments.path, host)
+    if venv is None and active is not None and host.check_mode:
+        return State(host.store.venv(active), None)
     if venv is None:
         raise TaskError(
             "no generation is active yet, so that nobody knows which environment is meant",
             remedy="`path` names a venv, such as ~/ml-env.",
         )
-    native = arguments.native or host.deep
-    facts = read_environment(venv, host.environment, runner=host.run, native=native)
+    # The engine keeps these of the shell from the programs of tasks; here they are what is looked for
+    shell = {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME") if name in os.environ}
+    whose = "the task" if shell.keys() & host.environment.keys() else "this shell"
+    facts = read_environment(
+        venv,
+        {**shell, **host.environment},
+        whose=whose,
+        runner=host.run,
+        native=arguments.native or host.deep,
+    )
     return State(venv, judge_environment(facts, ignore=arguments.ignore, fail_on=arguments.fail_on))
 
 
 def plan(arguments: Arguments, state: State) -> Plan:  # noqa: ARG001 (the contract's shape)
+    if state.verdict is None:
+        return Skipped(f"{state.venv} is not there yet")
     return Change(f"name the faults of {state.venv}", payload={"verdict": state.verdict})
 
 
