@@ -136,7 +136,18 @@ def test_what_could_not_be_looked_at_is_said(venv: Path) -> None:
 
 def test_a_pth_file_that_cannot_be_read_is_no_hang(venv: Path) -> None:
     os.mkfifo(site_of(venv) / "pipe.pth")
-    assert any(finding.message.startswith("not run: cannot be read") for finding in look(venv).findings)
+    verdict = look(venv)
+    assert any(finding.message.startswith("not run: cannot be read") for finding in verdict.findings)
+    assert verdict.outcome == "not run"
+
+
+def test_a_torch_that_does_not_say_its_cuda_is_not_judged(venv: Path) -> None:
+    FAULTS["cuda-majors-mixed"](venv)
+    put(site_of(venv) / "torch/version.py", b"cuda = some_function()\n")
+    verdict = look(venv)
+    assert (verdict.outcome, verdict.reason[:33]) == ("not run", "torch 2.9.1 could not be looked a")
+    mixed = [finding for finding in verdict.findings if finding.fault == "cuda-majors-mixed"]
+    assert [finding.subject for finding in mixed] == ["nvidia-nccl-cu12 2.27.5", "nvidia-cublas 13.1.0"]
 
 
 def test_files_that_two_dists_share_and_nobody_runs_are_no_fault(venv: Path) -> None:

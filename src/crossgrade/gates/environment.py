@@ -53,8 +53,9 @@ def judge_environment(facts: EnvironmentFacts, *, ignore: Sequence[str] = (), fa
     reason = _reason(told, len(facts.consistency.dists))
     if any(finding.level == "failure" for finding in findings):
         return Verdict(GATE, "failed", reason, tuple(findings), figures)
-    if facts.unknown:
-        reason = f"{', '.join(sorted(facts.unknown)[:_SHOWN])} could not be looked at; {reason}"
+    unseen = [finding.subject for finding in findings if finding.level == "warning" and not finding.fault]
+    if unseen:
+        reason = f"{joined(unseen, _SHOWN)} could not be looked at; {reason}"
         return Verdict(GATE, "not run", reason, tuple(findings), figures)
     return Verdict(GATE, "passed", reason, tuple(findings), figures)
 
@@ -107,11 +108,11 @@ def _of_dists(facts: EnvironmentFacts) -> Iterator[Finding]:
             continue
         evidence: dict[str, JSON] = {"of": [dict(finding.evidence) for finding in findings]}
         if bare:
-            message = joined((finding.message for finding in findings), _SHOWN)
-            yield _told(fault, subject, message, evidence)
+            messages = [finding.message for finding in findings]
+            more = f"; and {len(messages) - _SHOWN} more" if len(messages) > _SHOWN else ""
+            yield _told(fault, subject, "; ".join(messages[:_SHOWN]) + more, evidence)
         else:
-            message = f"{first.message} (and {counted(len(findings) - 1, 'more finding')} of it)"
-            yield _told(fault, subject, message, evidence, remedy="")
+            yield _told(fault, subject, ". ".join(finding.message for finding in findings), evidence, remedy="")
 
 
 def _majors(facts: EnvironmentFacts) -> Iterator[Finding]:
@@ -152,7 +153,7 @@ def _halves(facts: EnvironmentFacts) -> Iterator[Finding]:
         yield _told("interrupted-install", name, message, {"names": [name]})
     for dists in found.twice:
         names = [dist.folder.name for dist in dists]
-        message = f"{dists[0].name} is recorded {len(dists)} times ({joined(names)}): its files may be of any of them"
+        message = f"is recorded {len(dists)} times ({joined(names)}): its files may be of any of them"
         yield _told("two-versions", dists[0].name, message, {"names": list[JSON](names)})
 
 

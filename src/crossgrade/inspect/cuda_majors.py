@@ -61,7 +61,8 @@ def _major(recorded: Recorded) -> int | None:
     A dist without one of the libraries in the table counts for none: NVIDIA's own packages bring variants of others for
     two releases side by side (nvidia-cutlass-dsl-libs-cu12 and -cu13).
     """
-    libraries = {path: library for path in recorded.files if (library := cuda_library(path.rpartition("/")[2]))}
+    named = (path for path in recorded.files if ".so" in path)
+    libraries = {path: library for path in named if (library := cuda_library(path.rpartition("/")[2]))}
     if not libraries:
         return None
     stated = stated_major(recorded.dist.name)

@@ -253,12 +253,12 @@ def _needs_gpu(words: Sequence[str | Secret]) -> bool:
 
 
 def _tasks(found: Found) -> Iterator[str]:
+    yield "# What is wrong with the working environment, by name. It stops nothing: `fail_on` names what should."
+    yield from _task("The faults of the working environment", "environment_check", {"path": '"{{ working_env }}"'})
     yield from _conditions(found)
     yield from _task("This server can take the target", "preflight", {
         "cuda": '"{{ cuda_version }}"', "path": '"{{ working_env }}"', "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
-    yield "# What is wrong with it today, by name. It stops nothing: `fail_on` names what should."
-    yield from _task("The faults of the working environment", "environment_check", {"path": '"{{ working_env }}"'})
     yield from _task("Back up the working environment", "venv_backup", {"path": '"{{ working_env }}"'}, "backup")
     yield "# wheels: from PyPI into the store. existing: /usr/local/cuda-VERSION, or `path`."
     yield from _task("The CUDA toolkit", "cuda_toolkit", {

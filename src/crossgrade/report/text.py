@@ -112,8 +112,9 @@ def verdict_lines(
         for finding in few:
             style = {"failure": "failed", "warning": "warning"}.get(level, "faint")
             message = str(finding["message"])
-            subject = f"{finding['subject']}: " if finding["subject"] and finding["subject"] not in message else ""
             fault = f"{finding['fault']}: " if finding.get("fault") else ""
+            said = finding["subject"] in message and not fault
+            subject = f"{finding['subject']}: " if finding["subject"] and not said else ""
             yield Line(f"    {level}: {fault}{subject}{message}", style)
         if len(findings) > len(few):
             yield Line(f"    and {len(findings) - len(few)} more of this kind; {complete}", "faint")
