@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def checkout_of_sglang(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def root() -> Path:
+def root() -> Iterator[Path]:
     """A folder with the environment `ml-env`, as far as installers mix it up; its damage by hand comes in `mixed`."""
     root = KEPT / "mixed-up"
     shutil.rmtree(root, ignore_errors=True)
@@ -99,7 +100,8 @@ def root() -> Path:
     uv(*install, "--no-deps", *ALONE)
     uv(*install, "--no-deps", *LAST)
     uv(*install, "--no-deps", "--editable", checkout_of_sglang(root / "git"))
-    return root
+    yield root
+    shutil.rmtree(root)
 
 
 @pytest.fixture(scope="module")
