@@ -25,6 +25,7 @@ NAMES: dict[str, str] = {
     "file": "file",
     "gpu_arch_check": "gpu_arch_check",
     "launch_check": "launch_check",
+    "nccl_check": "nccl_check",
     "preflight": "preflight",
     "python_env": "python_env",
     "server": "server",
