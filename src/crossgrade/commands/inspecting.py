@@ -192,13 +192,28 @@ def _chosen(subject: Subject, report: NativeReport) -> NativeReport:
 
 def _gpu(subject: Subject, report: NativeReport, driver: str | None, ahead: GraphAhead, options: Options) -> Verdict:
     """The device code of the chosen files; of a whole venv or folder also what no process loads by itself."""
+    from crossgrade.gates.jit_settings import with_jit_settings
     from crossgrade.inspect.device_packages import device_packages
+    from crossgrade.inspect.jit_settings import read_jit_settings
 
     site = report.interpreter.site_packages if report.interpreter else None
     packages = device_packages(report.root, site) if subject.files is None else None
     asked = _chosen(subject, report)
     verdict = judge_gpu_arch(asked, options["for_"], allow_ptx=True, driver=driver, packages=packages)
-    return with_callers(verdict, reach_of(report, without_code(verdict), ahead))
+    verdict = with_callers(verdict, reach_of(report, without_code(verdict), ahead))
+    if subject.files is not None or not (subject.root / "pyvenv.cfg").is_file():
+        return verdict
+    home = _toolkit(options)
+    settings = read_jit_settings(subject.root, parse_compute_capability(options["for_"]), os.environ, home)
+    return with_jit_settings(verdict, settings, options["for_"])
+
+
+def _toolkit(options: Options) -> Path | None:
+    """What --cuda-home names, else CUDA_HOME or CUDA_PATH."""
+    from crossgrade.inspect.jit_settings import named_toolkit
+
+    home = options["cuda_home"] or named_toolkit(os.environ)
+    return Path(home).expanduser().absolute() if home else None
 
 
 def _loading(report: NativeReport, working: Working | None, ahead: GraphAhead, options: Options) -> Verdict:
@@ -222,9 +237,8 @@ def _of_venv(
     from crossgrade.inspect.cuda_consistency import read_cuda
 
     ignore, found = options["ignore_dist"], read_consistency(root)
-    home = options["cuda_home"] or os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     dists = judge_consistency(found, ignore=ignore)
-    facts = read_cuda(report, found.conflicts, Path(home).expanduser().absolute() if home else None)
+    facts = read_cuda(report, found.conflicts, _toolkit(options))
     # Files that were edited are for `patches`: comparing them takes as long as all of this
     more = read_environment(root, os.environ, consistency=found, compare_files=False, processes=None)
     return dists, judge_cuda(facts, driver=driver, ignore=ignore), judge_leftovers(more)

@@ -28,7 +28,16 @@ _ELSEWHERE = (
     "/usr/local/lib",
     "/proc/driver/nvidia",
 )
-_VARIABLES = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH", "PYTHONHOME")
+_VARIABLES = (
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "TRITON_PTXAS_PATH",
+    "TRITON_PTXAS_BLACKWELL_PATH",
+    "FLASHINFER_CUDA_ARCH_LIST",
+)
 _TICK = 0.1  # seconds: how far apart two changes of a file may be and still have one time
 _FIGURES = 5  # of each file: device, inode, size, time of change, time of change of the inode
 

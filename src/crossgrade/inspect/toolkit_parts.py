@@ -47,13 +47,13 @@ def read_parts(home: Path, title: str = "") -> ToolkitParts:
     nvcc = home / "bin" / "nvcc"
     if not nvcc.is_file():
         return ToolkitParts(title or str(home), problem="it has no bin/nvcc")
-    version = _stated_release(nvcc)
+    version = stated_release(nvcc)
     include = home / "include"
     return ToolkitParts(
         home=title or str(home),
         nvcc=version,
-        cicc=_stated_release(home / "nvvm" / "bin" / "cicc"),
-        ptxas=_stated_release(home / "bin" / "ptxas"),
+        cicc=stated_release(home / "nvvm" / "bin" / "cicc"),
+        ptxas=stated_release(home / "bin" / "ptxas"),
         headers=header_version(include),
         checked=any((folder / _CHECK).is_file() for folder in (include / "cccl", include)),
         libdevice=any((home / "nvvm" / "libdevice").glob("libdevice*.bc")),
@@ -84,7 +84,7 @@ def missing_for_builds(home: Path) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def _stated_release(program: Path) -> str | None:
+def stated_release(program: Path) -> str | None:
     """The full version in the text of a program (``13.5.37``); None where there is none."""
     if not program.is_file():
         return None

@@ -13,6 +13,7 @@ from crossgrade.playbook.arguments import argument
 
 if TYPE_CHECKING:
     from crossgrade.gates.verdict import Verdict
+    from crossgrade.inspect.jit_settings import JitSettings
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,16 @@ class Arguments:
 
 
 def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
+    from crossgrade.inspect.jit_settings import COMPILING
+
     candidate = gate.find_candidate(arguments.generation, arguments.path, host)
+    environment = gate.program_environment(candidate, host)
     matters = {
         "compute_capability": arguments.compute_capability,
         "require": list(arguments.require),
         "allow_ptx": arguments.allow_ptx,
         "driver": gate.driver(arguments.driver),
+        "compiling": {name: environment[name] for name in COMPILING if environment.get(name)},
     }
     return gate.gate_state("gpu_arch_check", candidate, host, matters)
 
@@ -74,6 +79,7 @@ def foresee(arguments: Arguments, sight: Sight) -> Outcome:
 
 def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     from crossgrade.gates.gpu_arch import judge_gpu_arch
+    from crossgrade.gates.jit_settings import with_jit_settings
     from crossgrade.gates.reachability import with_callers, without_code
     from crossgrade.inspect.device_packages import device_packages
     from crossgrade.inspect.native import inspect_native
@@ -94,7 +100,23 @@ def _judge(arguments: Arguments, sight: Sight) -> Verdict:
             driver=gate.driver(arguments.driver),
             packages=device_packages(report.root, site),
         )
-        return with_callers(verdict, reach_of(report, without_code(verdict), ahead))
+        verdict = with_callers(verdict, reach_of(report, without_code(verdict), ahead))
+    return with_jit_settings(verdict, _jit_settings(arguments, candidate, venv, sight), arguments.compute_capability)
+
+
+def _jit_settings(arguments: Arguments, candidate: gate.Candidate, venv: Path, sight: Sight) -> JitSettings:
+    """What the generation's server would compile with; a toolkit that only the run brings is left to the run."""
+    from crossgrade.errors import NotForeseenError
+    from crossgrade.inspect.gpu_architecture import parse_compute_capability
+    from crossgrade.inspect.jit_settings import named_toolkit, read_jit_settings
+
+    environment = gate.program_environment(candidate, sight.host)
+    home = named_toolkit(environment)
+    try:
+        toolkit = Path(sight.now(home)) if home else None
+    except NotForeseenError:
+        toolkit = None
+    return read_jit_settings(venv, parse_compute_capability(arguments.compute_capability), environment, toolkit)
 
 
 MODULE = Module(
