@@ -18,6 +18,7 @@ from crossgrade.errors import TaskError
 from crossgrade.gates.cuda import judge_cuda
 from crossgrade.gates.verdict import Verdict
 from crossgrade.inspect.cuda_consistency import CudaFacts, read_cuda
+from crossgrade.inspect.dists import site_packages
 from crossgrade.inspect.native import inspect_native
 from crossgrade.inspect.ownership import conflicts
 from crossgrade.modules import cuda_check, gpu_arch_check
@@ -199,6 +200,8 @@ def test_a_toolkit_of_mixed_parts_beside_what_compiles(tmp_path: Path) -> None:
         "nvidia/cu13/nvvm/libdevice/libdevice.10.bc": b"BC",
         "nvidia/cu13/include/cuda_runtime_api.h": b"#define CUDART_VERSION  13000\n",
         "nvidia/cu13/include/cccl/cuda/std/__cccl/cuda_toolkit.h": b"",
+        "nvidia/cu13/include/cccl/cuda/std/utility": b"",
+        "nvidia/cu13/lib64/libcudart.so": build(tmp_path / "libcudart.so").read_bytes(),
     }
     torch = tiny_wheel(tmp_path, "torch", "2.11.0", {"torch/version.py": b"cuda = '13.0'\n"})
     venv = tiny_venv(tmp_path / "env", torch, tiny_wheel(tmp_path, "nvidia-cuda-nvcc", "13.5.37", parts))
@@ -215,6 +218,35 @@ def test_a_toolkit_of_mixed_parts_beside_what_compiles(tmp_path: Path) -> None:
     assert [each["message"] for each in found["findings"] if each["level"] == "warning"] == [
         "not judged: it has no bin/nvcc"
     ]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said_of_it"),
+    [
+        ("nvidia/cu13/lib64/libcudart.so", "a build stops with `cannot find -lcudart`"),  # flashinfer issue 5064
+        ("nvidia/cu13/include/cccl/cuda/std/utility", "`cuda/std/utility: No such file`"),  # FlashMLA issue 121
+    ],
+)
+def test_what_a_toolkit_of_wheels_lacks(tmp_path: Path, lacking: str, said_of_it: str) -> None:
+    parts = {
+        "nvidia/cu13/bin/nvcc": b"\0Cuda compilation tools, release 13.0, V13.0.88\0",
+        "nvidia/cu13/bin/ptxas": b"\0Cuda compilation tools, release 13.0, V13.0.88\0",
+        "nvidia/cu13/nvvm/bin/cicc": b"\0Cuda compilation tools, release 13.0, V13.0.88\0",
+        "nvidia/cu13/nvvm/libdevice/libdevice.10.bc": b"BC",
+        "nvidia/cu13/include/cuda_runtime_api.h": b"#define CUDART_VERSION  13000\n",
+        "nvidia/cu13/include/cccl/cuda/std/utility": b"",
+        "nvidia/cu13/lib64/libcudart.so": build(tmp_path / "libcudart.so").read_bytes(),
+    }
+    wheels = [
+        tiny_wheel(tmp_path, "torch", "2.11.0", {"torch/version.py": b"cuda = '13.0'\n"}),
+        tiny_wheel(tmp_path, "flashinfer-python", "0.7.2"),
+        tiny_wheel(tmp_path, "nvidia-cuda-nvcc", "13.0.88", parts),
+    ]
+    venv = tiny_venv(tmp_path / "env", *wheels)
+    assert said(judge_cuda(facts_of(venv), driver="580.95.05"), "warning") == []
+    (site_packages(venv) / lacking).unlink()
+    (warning,) = said(judge_cuda(facts_of(venv), driver="580.95.05"), "warning")
+    assert said_of_it in warning
 
 
 def test_the_driver_that_is_named(site: Path) -> None:

@@ -1,4 +1,4 @@
-"""The collective gate with real processes. A small torch in files stands in for the real one; the slow test has that."""
+"""The collective gate with real processes. A small torch in files stands in for the real one, but in the slow test."""
 
 from __future__ import annotations
 

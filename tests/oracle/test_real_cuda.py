@@ -78,7 +78,8 @@ def test_all_of_sglang_on_cuda_12_passes() -> None:
 def test_all_of_sglang_on_cuda_13_passes_with_its_mixed_toolkit() -> None:
     verdict = judge(full("sglang-CUDA-13"))
     assert said(verdict, "failure") == []
-    (warning,) = said(verdict, "warning")
+    warning, link_names = said(verdict, "warning")
+    assert "has no lib64/libcudart.so" in link_names
     assert "nvidia/cu13 mixes nvcc 13.5.37 with headers of CUDA 13.0" in warning
     assert "flashinfer-python 0.7.2" in warning
     assert "torch-memory-saver 0.0.10 brings files for CUDA 12 beside those for CUDA 13" in " | ".join(

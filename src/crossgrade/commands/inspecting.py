@@ -18,7 +18,7 @@ from crossgrade.gates.abi import judge_abi
 from crossgrade.gates.comparison import Working, compared
 from crossgrade.gates.gpu_arch import judge_gpu_arch
 from crossgrade.gates.reachability import broken_by, refused, sorted_by_reach, with_callers, without_code
-from crossgrade.gates.verdict import Verdict, counted, joined
+from crossgrade.gates.verdict import Finding, Verdict, counted, joined
 from crossgrade.inspect.gpu_architecture import parse_compute_capability
 from crossgrade.inspect.graph_ahead import GraphAhead
 from crossgrade.inspect.native import NativeReport, inspect_native
@@ -34,12 +34,16 @@ _STYLES = {"failure": "failed", "warning": "warning", "note": "faint"}
 
 @dataclass(frozen=True)
 class Subject:
-    """What was asked about: a title, the folder to inspect, and the files that count (None: all of them)."""
+    """What was asked about: a title, the folder to inspect, and the files that count (None: all of them).
+
+    `wheels` are those that were laid out there.
+    """
 
     title: str
     root: Path
     files: frozenset[str] | None = None
     outside: tuple[Path, ...] = ()
+    wheels: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ def _subjects(paths: Sequence[Path], against: Path | None) -> Iterator[Iterator[
         title = f"{names} over {against}" if against else names
 
         def both() -> Iterator[Subject]:
-            yield Subject(title, layout.root, layout.files)
+            yield Subject(title, layout.root, layout.files, wheels=tuple(wheels))
             yield from (_subject(path, against) for path in others)
 
         yield both()
@@ -178,8 +182,17 @@ def _look(subject: Subject, working: Working | None, driver: str | None, options
         report = _chosen(subject, report)
         loading = about(loading, report)
     if subject.files is not None or not (subject.root / "pyvenv.cfg").is_file():
-        return Inspected(subject, report, loading, gpu, None, None)
+        return Inspected(subject, report, loading, gpu, _names(subject.wheels), None)
     return Inspected(subject, report, loading, gpu, *_of_venv(subject.root, report, driver, options))
+
+
+def _names(wheels: Sequence[Path]) -> Verdict | None:
+    """What is wrong with the names of wheels; None where nothing is."""
+    from crossgrade.inspect.wheel_name import misnamed
+
+    found = [(wheel.name, problem) for wheel in wheels if (problem := misnamed(wheel))]
+    findings = tuple(Finding("failure", name, f"{problem}. Name it as its metadata does") for name, problem in found)
+    return Verdict("consistency", "failed", found[0][1], findings) if found else None
 
 
 def _chosen(subject: Subject, report: NativeReport) -> NativeReport:
@@ -241,7 +254,7 @@ def _of_venv(
     facts = read_cuda(report, found.conflicts, _toolkit(options))
     # Files that were edited are for `patches`: comparing them takes as long as all of this
     more = read_environment(root, os.environ, consistency=found, compare_files=False, processes=None)
-    return dists, judge_cuda(facts, driver=driver, ignore=ignore), judge_leftovers(more)
+    return dists, judge_cuda(facts, driver=driver, ignore=ignore, environment=os.environ), judge_leftovers(more)
 
 
 def _driver(options: Options) -> str | None:

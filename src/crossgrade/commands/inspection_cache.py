@@ -37,6 +37,7 @@ _VARIABLES = (
     "TRITON_PTXAS_PATH",
     "TRITON_PTXAS_BLACKWELL_PATH",
     "FLASHINFER_CUDA_ARCH_LIST",
+    "BNB_CUDA_VERSION",
 )
 _TICK = 0.1  # seconds: how far apart two changes of a file may be and still have one time
 _FIGURES = 5  # of each file: device, inode, size, time of change, time of change of the inode

@@ -1,7 +1,8 @@
 """The collective gate: do some GPUs add up numbers together, and in time, with the NCCL of this environment?
 
-A transfer between GPUs that hangs leaves them at 100% until they are reset, and no rollback of software cures it; so a few
-processes try it first, under a time limit. `run_ranks` gathers the evidence with real processes, `judge_ranks` is pure.
+A transfer between GPUs that hangs leaves them at 100% until they are reset, and no rollback of software cures it.
+So a few processes try it first, under a time limit. `run_ranks` gathers the evidence with real processes,
+`judge_ranks` is pure.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ SIZES = (1 << 10, 1 << 20, 64 << 20)  # bytes of one tensor: NCCL chooses anothe
 _LEFT_ALONE_SECONDS = 5
 RESET = (
     "GPUs that stand at 100% now (nvidia-smi) stay so until they are reset: nvidia-smi --gpu-reset, or a reboot; no "
-    "rollback of software cures it. Where NCCL_P2P_DISABLE=1 in `environment` lets it pass, the way between the GPUs is "
-    "the cause: look at peer_access and bridge_redirection of preflight"
+    "rollback of software cures it. Where NCCL_P2P_DISABLE=1 in `environment` lets it pass, the way between the GPUs "
+    "is the cause: look at peer_access and bridge_redirection of preflight"
 )
 
 # One rank. All that libraries print may be in between, so each line of ours begins with a word made up for this run.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from crossgrade.gates.cuda_toolkit import judge_toolkits, parts_evidence
+from crossgrade.gates.cuda_variants import judge_variants
 from crossgrade.gates.verdict import Finding, Level, Verdict, counted, joined
 from crossgrade.inspect.cuda_consistency import CudaFacts, CudaFile, TorchBuild
 from crossgrade.inspect.cuda_libraries import CudaLibrary
@@ -21,7 +22,13 @@ NO_DRIVER = "driver not judged: no driver here"
 _VARIANT = re.compile(r"[-_.]?cu(?:da)?[-_]?1[1-9]\d?(?=[^0-9A-Za-z]|$)", re.IGNORECASE)
 
 
-def judge_cuda(facts: CudaFacts, *, driver: str | None = None, ignore: Sequence[str] = ()) -> Verdict:
+def judge_cuda(
+    facts: CudaFacts,
+    *,
+    driver: str | None = None,
+    ignore: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Verdict:
     """Judge what `read_cuda` found.
 
     A native file that needs libraries of another CUDA major release than torch's is a failure where it shares a process
@@ -29,7 +36,8 @@ def judge_cuda(facts: CudaFacts, *, driver: str | None = None, ignore: Sequence[
     ``cu12`` and ``cu13``), one of them for torch's, are chosen at run time by their package: a note. Libraries of two
     releases at one path are a failure where those of the wrong one are there. A toolkit that cannot compile is a
     warning where a dist compiles while it runs. ``driver`` (``580.95.05``) is judged for torch's release; that there is
-    none (None) is said. ``ignore`` are globs of names of dists, whose findings become notes.
+    none (None) is said. ``ignore`` are globs of names of dists, whose findings become notes. ``environment`` are the
+    server's variables, some of which choose a library.
     """
     torch = facts.torch
     if torch is None and not facts.files and not any(dist.major for dist in facts.dists):
@@ -37,6 +45,7 @@ def judge_cuda(facts: CudaFacts, *, driver: str | None = None, ignore: Sequence[
     findings = [*_torch(torch), *map(_named, _built_for(facts))]
     judged = frozenset(finding.subject for finding in findings if finding.level != "note")
     findings += map(_named, (*_two_in_one(facts, judged), *_overwritten(facts), *_other_dists(facts)))
+    findings += judge_variants(facts, environment or {})
     findings = [_ignored(finding, ignore) for finding in findings]
     findings += [*_driver(torch, driver), *judge_toolkits(facts), *_unknown(facts)]
     findings.sort(key=lambda finding: ("failure", "warning", "note").index(finding.level))

@@ -47,6 +47,16 @@ def _problems(parts: ToolkitParts, facts: CudaFacts) -> Iterator[str]:
             yield f"mixes nvcc {parts.nvcc} with {name} {version}: parts that must be of one release"
     if not parts.libdevice:
         yield f"has no nvvm/libdevice, which nvcc {parts.nvcc} needs: install nvidia-nvvm=={release}.*"
+    if not parts.cccl:
+        yield (
+            f"has no headers of CUDA's C++ library, so that a compilation stops with `cuda/std/utility: No such file`: "
+            f"install nvidia-cuda-cccl=={release}.*"
+        )
+    if not parts.links:
+        yield (
+            "has no lib64/libcudart.so, so that a build stops with `cannot find -lcudart`: wheels bring numbered names "
+            "in lib alone. Let cuda_toolkit make one of wheels, or link to them"
+        )
     torch = facts.torch
     if torch is not None and torch.cuda is not None and release.partition(".")[0] != torch.cuda.partition(".")[0]:
         yield (

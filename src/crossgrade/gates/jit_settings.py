@@ -115,8 +115,8 @@ def _listed(listed: ArchitectureList, nvcc: ToolkitParts | None, capability: tup
 def _plain(listed: ArchitectureList, name: str) -> Finding:
     level: Level = "warning"
     message = (
-        f"{listed.variable} lists {name}, which {listed.dist} takes as it stands: kernels with instructions of the GPU's "
-        f"own (NVFP4) do not compile. Write {name}a, or {name}f with CUDA 12.9 or newer"
+        f"{listed.variable} lists {name}, which {listed.dist} takes as it stands: kernels with instructions of the "
+        f"GPU's own (NVFP4) do not compile. Write {name}a, or {name}f with CUDA 12.9 or newer"
     )
     return Finding(level, listed.dist, message, {"variable": listed.variable, "architecture": name})
 

@@ -1,9 +1,9 @@
 """What kernels are compiled with while a server runs: Triton's assembler, the toolkit, the architectures. Only read.
 
 Triton writes PTX and hands it to a ptxas of its own: `triton/backends/nvidia/bin/ptxas`, or `ptxas-blackwell` where its
-wheel has one, for compute capability 10.0 and newer. TRITON_PTXAS_PATH and TRITON_PTXAS_BLACKWELL_PATH name another; one that
-does not start is passed over. It asks for ``sm_120a``: the suffix ``a`` from 9.0 on. Source: `triton/knobs.py` and
-`triton/backends/nvidia/compiler.py` of the wheels 3.5.1 and 3.8.0.
+wheel has one, for compute capability 10.0 and newer. TRITON_PTXAS_PATH and TRITON_PTXAS_BLACKWELL_PATH name another;
+one that does not start is passed over. It asks for ``sm_120a``: the suffix ``a`` from 9.0 on. Sources:
+`triton/knobs.py` and `triton/backends/nvidia/compiler.py` of the wheels 3.5.1 and 3.8.0.
 """
 
 from __future__ import annotations

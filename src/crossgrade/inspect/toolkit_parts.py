@@ -18,6 +18,9 @@ from crossgrade.inspect.toolkit import header_version
 
 _RELEASE = re.compile(rb"Cuda compilation tools, release (\d+\.\d+), V(\d+(?:\.\d+)+)")
 _CHECK = "cuda/std/__cccl/cuda_toolkit.h"
+_LIBRARY_HEADER = "cuda/std/utility"
+# Where nvcc.profile (bin/../targets) and FlashInfer and torch (CUDA_HOME/lib64) let the linker look.
+_LINKED = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class ToolkitParts:
 
     ``nvcc``, ``cicc`` (from CUDA C++ to PTX) and ``ptxas`` (from PTX to machine code) are full versions (``13.5.37``),
     ``headers`` is a release (``13.0``). ``checked`` is True where the headers stop a compilation by another nvcc,
-    ``libdevice`` where the library of device functions is there. ``problem`` says why there is nothing to read.
+    ``libdevice`` where the library of device functions is there, ``cccl`` where the headers of CUDA's C++ library are,
+    ``links`` where the linker finds ``-lcudart`` in lib64, which has no such name in wheels. ``problem`` says why there
+    is nothing to read.
     """
 
     home: str
@@ -36,6 +41,8 @@ class ToolkitParts:
     headers: str | None = None
     checked: bool = False
     libdevice: bool = False
+    cccl: bool = True
+    links: bool = True
     problem: str = ""
 
 
@@ -57,6 +64,8 @@ def read_parts(home: Path, title: str = "") -> ToolkitParts:
         headers=header_version(include),
         checked=any((folder / _CHECK).is_file() for folder in (include / "cccl", include)),
         libdevice=any((home / "nvvm" / "libdevice").glob("libdevice*.bc")),
+        cccl=any((folder / _LIBRARY_HEADER).is_file() for folder in (include / "cccl", include)),
+        links=any((home / folder / "libcudart.so").exists() for folder in _LINKED),
         problem="" if version else "its nvcc does not state its release",
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from crossgrade.gates.verdict import Verdict
+from crossgrade.knowledge import table
 from crossgrade.modules import gate
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Sight
 from crossgrade.playbook.arguments import argument
@@ -41,11 +42,15 @@ class Arguments:
 
 def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
     candidate = gate.find_candidate(arguments.generation, arguments.path, host)
-    toolkit = _toolkit(arguments, gate.program_environment(candidate, host), host)
+    environment = gate.program_environment(candidate, host)
+    toolkit = _toolkit(arguments, environment, host)
     matters = {
         "driver": gate.driver(arguments.driver),
         "cuda_home": str(toolkit or ""),
         "ignore": list(arguments.ignore),
+        "chosen": {
+            str(row["variable"]): environment.get(str(row["variable"]), "") for row in table("library_variants")
+        },
         "library_path": host.environment.get("LD_LIBRARY_PATH", ""),
     }
     return gate.gate_state("cuda_check", candidate, host, matters)
@@ -79,7 +84,7 @@ def _judge(arguments: Arguments, sight: Sight) -> Verdict:
     toolkit = _toolkit(arguments, environment, sight.host)
     named = Path(sight.now(str(toolkit))) if toolkit else None
     facts = read_cuda(report, conflicts(venv), named)
-    return judge_cuda(facts, driver=gate.driver(arguments.driver), ignore=arguments.ignore)
+    return judge_cuda(facts, driver=gate.driver(arguments.driver), ignore=arguments.ignore, environment=environment)
 
 
 def _toolkit(arguments: Arguments, environment: Mapping[str, str], host: HostView) -> Path | None:

@@ -1,4 +1,4 @@
-"""nccl_check: do GPUs exchange data with the environment's own NCCL, in time? Tried by a few processes before a server is."""
+"""nccl_check: do GPUs exchange data with the environment's own NCCL, in time? A few processes try it first."""
 
 from __future__ import annotations
 

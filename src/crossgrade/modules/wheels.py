@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crossgrade.errors import StoreError, TaskError
+from crossgrade.inspect.wheel_name import misnamed
 from crossgrade.modules.contract import HostView
 from crossgrade.modules.files import absolute
 from crossgrade.store.layout import read_record
@@ -82,6 +83,8 @@ def find_wheel(given: str, host: HostView) -> WheelSource:
         raise TaskError(f"there is no wheel in {path}", remedy="Let extension_build build it earlier in the playbook.")
     if path.suffix == ".whl" and path.is_file():
         name, version = name_and_version(path)
+        if problem := misnamed(path):
+            raise TaskError(problem, remedy="Give the file the name that its metadata states, or build it again.")
         sha256 = sha256_of(path)
         return WheelSource(f"sha256:{sha256}", "", path, name, version, sha256)
     raise TaskError(
