@@ -77,7 +77,9 @@ def test_each_row(row: tuple[str, str, str, str]) -> None:
     times = when.split(", ")
     assert set(times) <= WHEN, when
     assert ("afterwards" in times) == any(check.startswith("explain: ") for check in checks)
-    assert ("plan" in times) == any(check.startswith("preflight: ") or check == "python_env" for check in checks)
+    assert ("plan" in times) == any(
+        check.startswith("preflight: ") or check in ("python_env", "environment_check") for check in checks
+    )
     assert ("gate with a GPU" in times) == any(check in ("server", "benchmark", "nccl_check") for check in checks)
 
 
