@@ -23,6 +23,7 @@ NAMES: dict[str, str] = {
     "extension_build": "extension_build",
     "fail": "fail",
     "file": "file",
+    "flashinfer_jit": "flashinfer_jit",
     "gpu_arch_check": "gpu_arch_check",
     "launch_check": "launch_check",
     "nccl_check": "nccl_check",

@@ -307,7 +307,10 @@ def generation_environment(store: Store, generation: Generation) -> Mapping[str,
     from crossgrade.knowledge import table  # YAML is only needed here
 
     caches = store.folder(generation.number) / "caches"
-    environment = {str(row["variable"]): str(caches / str(row["folder"])) for row in table("caches")}
+    # a row without a file is joined with "", which leaves the folder as it is
+    environment = {
+        str(row["variable"]): str(caches / str(row["folder"]) / str(row.get("file", ""))) for row in table("caches")
+    }
     environment["VIRTUAL_ENV"] = str(store.venv(generation.number))
     environment.update(generation.environment)
     return environment
