@@ -254,9 +254,9 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         )
         record = prove(state, built, work, context)
         place.write(replace(record, toolkit=state.toolkit, cuda_home=state.cuda_home))
-        remove_path(place.answers)
-        remove_path(work)
         built.raise_failure(context.log_directory / built.log_name)
+        remove_path(place.answers)  # after a failure `undo` reads them
+        remove_path(work)
     return Outcome(_values(state, place.record()), message=built.message(record))
 
 
@@ -290,7 +290,7 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:  # noqa: ARG
     half = begun - whole - set(place.record().modules)
     gone = [name for name in sorted(half) if remove_path(place.cached_ops / name)]
     remove_path(place.answers)
-    return f"removed {counted(len(gone))} of FlashInfer that were not finished" if gone else ""
+    return f"removed {counted(len(gone))} of FlashInfer, not finished" if gone else ""
 
 
 MODULE = Module(

@@ -136,7 +136,8 @@ def build(
     if strict and missing:
         raise TaskError(
             f"FlashInfer {state.version} has no module {', '.join(missing)}",
-            remedy=f"`flashinfer list-modules` of {state.candidate.title} lists those that it has.",
+            remedy=f"`FLASHINFER_CUDA_ARCH_LIST='{' '.join(state.architectures)}' {state.candidate.venv}/bin/flashinfer "
+            "list-modules` lists those that it has.",
         )
     return built
 
