@@ -274,8 +274,8 @@ def build_environment(state: State, host: HostView) -> dict[str, str]:
     for row in table("flashinfer_commands"):
         if str(row["variable"]) not in own:
             environment.pop(str(row["variable"]), None)
-    # one of FlashInfer's generators starts `nvcc` by its name
-    environment["PATH"] = os.pathsep.join([environment["PATH"], f"{state.cuda_home}/bin"])
+    # one of FlashInfer's generators starts `nvcc` by its name, which may be another one of the machine
+    environment["PATH"] = os.pathsep.join([f"{state.cuda_home}/bin", environment["PATH"]])
     environment["MAX_JOBS"] = str(state.jobs)
     return environment
 

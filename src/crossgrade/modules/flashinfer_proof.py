@@ -134,10 +134,10 @@ def build(
     _require_place(state, built, told=told)
     missing = [name for found in built.of_kind("found") for name in found["missing"]]
     if strict and missing:
+        told_by = f"FLASHINFER_CUDA_ARCH_LIST='{' '.join(state.architectures)}' {state.candidate.venv}/bin/flashinfer"
         raise TaskError(
             f"FlashInfer {state.version} has no module {', '.join(missing)}",
-            remedy=f"`FLASHINFER_CUDA_ARCH_LIST='{' '.join(state.architectures)}' {state.candidate.venv}/bin/flashinfer "
-            "list-modules` lists those that it has.",
+            remedy=f"`{told_by} list-modules` lists those that it has.",
         )
     return built
 
