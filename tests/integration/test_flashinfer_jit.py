@@ -131,6 +131,12 @@ def test_a_module_is_built_for_the_server_that_will_look_for_it(tmp_path: Path, 
     assert "left to the server: a_module_of_before" in taken.message
     assert isinstance(plan_module(MODULE, from_cache, host), Unchanged)
 
+    assert "norm: [1/" in (host.log_directory / "flashinfer_jit.log").read_text()
+    (tmp_path / "other").mkdir()
+    other = ModuleHost(tmp_path / "other", environment=host.environment)
+    candidate(other, venv, cuda_home, FLASHINFER_EXTRA_CUDAFLAGS="--no-such-option")
+    with pytest.raises(TaskError, match=r"could not build norm:\n(.|\n)*Unknown option '--no-such-option'"):
+        run_module(MODULE, arguments, other)
     with pytest.raises(TaskError, match=r"FlashInfer 0\.7\.2 has no module nrom"):
         run_module(MODULE, {**arguments, "modules": ["nrom"]}, host)
     with pytest.raises(

@@ -25,7 +25,6 @@ _BASE = os.environ["FLASHINFER_WORKSPACE_BASE"]
 FLASHINFER_JIT_DIR = pathlib.Path(_BASE, ".cache/flashinfer/0.7.2", _ARCH, "cached_ops")
 """,
     "flashinfer/jit/core.py": """
-import os, subprocess
 from . import env
 
 class Registry(dict):
@@ -53,12 +52,10 @@ class Spec:
         )
 
     def build(self, verbose, need_lock):
-        said = subprocess.run(
-            ["ninja", "-C", self.build_dir, "-f", self.ninja_path, "-j", os.environ["MAX_JOBS"]],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        if said.returncode:
-            raise RuntimeError("Ninja build failed. Ninja output:\\n" + said.stdout)
+        run_ninja(self.build_dir, self.ninja_path, verbose)
+
+def run_ninja(workdir, ninja_file, verbose, max_jobs=None):
+    raise NotImplementedError("as FlashInfer's own, it would not say in its error what it has shown")
 """,
     "flashinfer/aot.py": """
 from .jit.core import Spec
