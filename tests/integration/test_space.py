@@ -17,7 +17,8 @@ from tests.support.toolkits import uv_program
 
 from crossgrade.engine.space import missing_room
 from crossgrade.modules.contract import LockRequest, Space
-from crossgrade.modules.uv import resolve_lock, wheel_bytes
+from crossgrade.modules.offers import locked_offers, unpacked_bytes
+from crossgrade.modules.uv import resolve_lock
 from crossgrade.process import Completed, run_process
 
 PLAYBOOK = """
@@ -86,7 +87,7 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, ti
 def test_the_estimate_is_not_too_low_for_real_wheels(tmp_path: Path) -> None:
     request = LockRequest(("numpy", "six"), sys.executable)
     lock = resolve_lock(request, ask)
-    estimate = wheel_bytes(request, lock, ask)
+    estimate = unpacked_bytes(locked_offers(request, lock, ask))
     env = tmp_path / "env"
     subprocess.run([uv_program(), "-q", "venv", env], check=True)
     names = [f"{dist.name}=={dist.version}" for dist in lock.dists]

@@ -30,7 +30,7 @@ from crossgrade.inspect.consistency import read_consistency
 from crossgrade.inspect.native import inspect_native
 from crossgrade.modules.contract import LockRequest, Space
 from crossgrade.modules.filling import Recipe
-from crossgrade.modules.uv import lock_of
+from crossgrade.modules.locks import lock_of
 from crossgrade.modules.virtual_env import lay_out_recipe
 from crossgrade.store.layout import Store
 

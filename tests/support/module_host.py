@@ -26,6 +26,7 @@ from crossgrade.modules.contract import (
     Lock,
     LockRequest,
     Module,
+    Offers,
     Outcome,
     Plan,
     Unchanged,
@@ -107,6 +108,9 @@ class ModuleHost:
 
     def installed_bytes(self, request: LockRequest, lock: Lock) -> int:  # noqa: ARG002 - a disk without end
         return 0
+
+    def offers(self, request: LockRequest, lock: Lock) -> Offers:  # noqa: ARG002 - no index is asked
+        return Offers()
 
     def resolve(self, request: LockRequest) -> Lock:
         """The lock that the test laid ready under this request."""

@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 
 from crossgrade.errors import TaskError
 from crossgrade.modules import uv
-from crossgrade.modules.contract import LockedDist, LockRequest
+from crossgrade.modules.contract import LockedDist, LockRequest, Offer
+from crossgrade.modules.locks import lock_entries, lock_of, lock_without, parse_lock
+from crossgrade.modules.offers import locked_offers, parse_offers, unpacked_bytes
 from crossgrade.modules.uv import (
     explain,
     index_environment,
     index_options,
     install_lock,
     is_transient,
-    lock_entries,
-    lock_of,
-    lock_without,
-    parse_lock,
     resolution_error,
 )
 from crossgrade.modules.virtual_env import uncached
@@ -206,28 +204,49 @@ def test_what_would_be_fetched(said: str, names: list[str], exact: bool) -> None
     assert uncached(said, ["idna", "six"]) == (names, exact)
 
 
-def test_the_sizes_of_wheels() -> None:
-    pylock = """\
+PYLOCK = """\
+lock-version = "1.0"
+
 [[packages]]
 name = "only-source"
 version = "1"
-sdist = { url = "https://x/only-source-1.tar.gz", size = 7 }
+sdist = { url = "https://x/only-source-1.tar.gz", upload-time = 2026-01-02T03:04:05Z, size = 7 }
 
 [[packages]]
 name = "two"
 version = "2"
-wheels = [{ url = "https://x/a.whl", size = 10 }, { url = "https://x/b.whl", size = 30 }]
+sdist = { url = "https://x/two-2.tar.gz", size = 70 }
+wheels = [
+    { url = "https://x/a.whl", upload-time = 2026-03-02T03:04:05Z, size = 10 },
+    { url = "https://x/b.whl", upload-time = 2026-03-01T03:04:05Z, size = 30 },
+]
 
 [[packages]]
 name = "unsaid"
 version = "3"
 wheels = [{ url = "https://x/c.whl" }]
+
+[[packages]]
+name = "by-address"
+version = "4"
+archive = { url = "https://x/d-4-py3-none-any.whl", size = 5 }
 """
 
+
+def test_what_the_index_has_of_a_lock() -> None:
+    assert parse_offers(PYLOCK) == {
+        "only-source": Offer("1", 0, "2026-01-02", wheel=False),
+        "two": Offer("2", 30, "2026-03-01"),
+        "unsaid": Offer("3"),
+        "by-address": Offer("4", 5),
+    }
+    assert parse_offers("nothing of the kind") == {}
+
     def answers(code: int) -> Completed:
-        return Completed(("uv",), code, pylock, "", 0.1, timed_out=False)
+        return Completed(("uv",), code, PYLOCK, "", 0.1, timed_out=False)
 
     lock = lock_of(LOCK)
     request = LockRequest(("two",), "python3")
-    assert uv.wheel_sizes(request, lock, lambda *_, **__: answers(0)) == {"two": 30}
-    assert uv.wheel_sizes(request, lock, lambda *_, **__: answers(2)) == {}
+    assert locked_offers(request, lock, lambda *_, **__: answers(0))["two"].bytes == 30
+    assert locked_offers(request, lock, lambda *_, **__: answers(2)) == {}
+    assert unpacked_bytes({"two": Offer("2", 1000)}) > 1000

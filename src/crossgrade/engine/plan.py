@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from crossgrade.errors import CrossgradeError
-from crossgrade.modules.contract import Difference
+from crossgrade.modules.contract import Difference, PlanWarning
 from crossgrade.store.atomic import write_file
 
 SCHEMA = "crossgrade.plan/1"
@@ -45,7 +45,8 @@ class Foreseen:
 class PlannedTask:
     """One task (or one item of its loop) of a plan. `task` is the task's stable place in the playbook.
 
-    `foreseen` is there in a deep plan only; `verdict` is what a gate that only reads has said already.
+    `foreseen` is there in a deep plan only; `verdict` is what a gate that only reads has said already. `warnings` are
+    what a person should know before it is carried out.
     """
 
     task: str
@@ -59,6 +60,7 @@ class PlannedTask:
     place: str = ""
     foreseen: Foreseen | None = None
     verdict: Mapping[str, Any] | None = None
+    warnings: tuple[PlanWarning, ...] = ()
 
     def matches(self, other: PlannedTask) -> bool:
         """Whether the same was foreseen as the other says."""
@@ -126,7 +128,8 @@ def load_plan(path: Path) -> SavedPlan:
 def _task(value: Mapping[str, Any]) -> PlannedTask:
     differences = tuple(Difference(**item) for item in value["differences"])
     foreseen = Foreseen(**value["foreseen"]) if value.get("foreseen") else None
-    return PlannedTask(**{**value, "differences": differences, "foreseen": foreseen})
+    warnings = tuple(PlanWarning(**item) for item in value.get("warnings", ()))
+    return PlannedTask(**{**value, "differences": differences, "foreseen": foreseen, "warnings": warnings})
 
 
 def changed_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

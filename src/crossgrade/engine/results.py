@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from crossgrade.engine.plan import Foreseen
 from crossgrade.jsontype import Concealed
-from crossgrade.modules.contract import Difference, Prediction
+from crossgrade.modules.contract import Difference, PlanWarning, Prediction
 
 Status = Literal["ok", "changed", "skipped", "failed", "ignored", "change", "check", "may change", "fails"]
 HIDDEN = "the output is hidden: `no_log` is set for this task"
@@ -21,7 +21,7 @@ class TaskResult:
     `values` is what `register` sees beside the common keys. In a plan `known=False` says that the values
     are only known after the run. `summary` is what was done, or will be. `foreseen` is of a gate in a deep plan.
     Of a failed one, `output` is what its failed programs printed, which is looked at and kept nowhere, and
-    `explanations` are the known failures in it.
+    `explanations` are the known failures in it. `warnings` are those of the plan.
     """
 
     status: Status
@@ -42,6 +42,7 @@ class TaskResult:
     foreseen: Foreseen | None = None
     output: str = ""
     explanations: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
 
     def registered(self, loop_variable: str = "item") -> dict[str, Any]:
         """The value for `register`, with Ansible's common keys."""
@@ -67,6 +68,7 @@ class TaskResult:
             item="(hidden)" if self.has_item else None,
             output="",
             explanations=(),
+            warnings=(),
         )
 
 
@@ -86,6 +88,7 @@ def result_event(
         "diff": diff,
         "differences": [vars(difference) for difference in result.differences],
         "verdict": result.verdict,
+        "warnings": [vars(warning) for warning in result.warnings],
         "explanations": [dict(explanation) for explanation in result.explanations],
         "seconds": round(result.seconds, 3),
     }

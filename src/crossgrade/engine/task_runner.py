@@ -167,6 +167,7 @@ def _foreseen(module: Module[Any, Any], change: Change, *, in_a_plan: bool) -> T
         changed=changes,
         differences=change.differences,
         predicts=change.predicts,
+        warnings=change.warnings,
     )
 
 
@@ -184,4 +185,5 @@ def _result(module: Module[Any, Any], change: Change, outcome: Outcome) -> TaskR
         differences=outcome.differences or change.differences,
         verdict=outcome.verdict.to_json() if outcome.verdict else None,
         facts=outcome.facts,
+        warnings=change.warnings,
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossgrade.gates.verdict import Verdict
 from crossgrade.jsontype import JSON
-from crossgrade.modules.contract import Lock, LockedDist, LockRequest, Prediction, Space
+from crossgrade.modules.contract import Lock, LockedDist, LockRequest, Offers, Prediction, Space
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store
 
@@ -28,14 +28,16 @@ class Machine:
     """What all tasks of one walk share. `predictions` stays empty in a real run, `locks` fills on the way.
 
     `locks` maps the digest of a request to its lock. A saved plan brings its own, so that what was planned
-    is what gets installed. `confirm_within` is seconds (`--confirm-within`), None without a limit. `space`
-    is what the changes of a plan will take. `foresight` makes the plan a deep one.
+    is what gets installed. `offers` is what the indexes said of a lock, by the digests of request and lock.
+    `confirm_within` is seconds (`--confirm-within`), None without a limit. `space` is what the changes of a plan will
+    take. `foresight` makes the plan a deep one.
     """
 
     store: Store
     playbook_directory: Path
     check_mode: bool
     locks: dict[str, Lock] = field(default_factory=dict)
+    offers: dict[tuple[str, str], Offers] = field(default_factory=dict)
     predictions: dict[tuple[str, str], JSON] = field(default_factory=dict)
     confirm_within: int | None = None
     space: list[Space] = field(default_factory=list)
@@ -48,7 +50,7 @@ class Machine:
 
 def request_digest(request: LockRequest) -> str:
     """The key of a lock request: sha256 of its fields, in hex."""
-    return sha256(json.dumps(asdict(request), sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(request.described(), sort_keys=True).encode()).hexdigest()
 
 
 def lock_to_json(lock: Lock) -> dict[str, JSON]:
@@ -56,13 +58,14 @@ def lock_to_json(lock: Lock) -> dict[str, JSON]:
         "text": lock.text,
         "digest": lock.digest,
         "dists": [[dist.name, dist.version] for dist in lock.dists],
+        "remarks": list(lock.remarks),
     }
 
 
 def lock_from_json(value: Mapping[str, Any]) -> Lock:
     """Raises KeyError or ValueError when the value is not one of ours."""
     dists = tuple(LockedDist(str(name), str(version)) for name, version in value["dists"])
-    return Lock(str(value["text"]), str(value["digest"]), dists)
+    return Lock(str(value["text"]), str(value["digest"]), dists, tuple(map(str, value.get("remarks", ()))))
 
 
 @dataclass(frozen=True)
@@ -129,9 +132,20 @@ class TaskView:
     def installed_bytes(self, request: LockRequest, lock: Lock) -> int:
         if not self.check_mode or not lock.dists:
             return 0  # only a plan asks, and asking takes a moment
-        from crossgrade.modules.uv import wheel_bytes
+        from crossgrade.modules.offers import locked_offers, unpacked_bytes
 
-        return wheel_bytes(request, lock, self.run, self.environment)
+        known = self.machine.offers.get((request_digest(request), lock.digest))
+        return unpacked_bytes(known.locked if known else locked_offers(request, lock, self.run, self.environment))
+
+    def offers(self, request: LockRequest, lock: Lock) -> Offers:
+        if not self.check_mode or not lock.dists:
+            return Offers()
+        key = request_digest(request), lock.digest
+        if key not in self.machine.offers:
+            from crossgrade.modules.offers import all_offers
+
+            self.machine.offers[key] = all_offers(request, lock, self.run, self.environment)
+        return self.machine.offers[key]
 
     def run(
         self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout: float = 60.0

@@ -398,12 +398,24 @@ class Walk:
                 summary = "\n".join((shown.message, *map(sentence, shown.explanations[:1])))
             place = str(task.spot.place)
             planned = PlannedTask(
-                task.uid, name, task.module, action, summary, self.host, item, shown.differences, place
+                task.uid,
+                name,
+                task.module,
+                action,
+                summary,
+                self.host,
+                item,
+                shown.differences,
+                place,
+                warnings=shown.warnings,
             )
             planned = replace(planned, verdict=shown.verdict)
             self.planned.append(replace(planned, foreseen=self._tolerating(task, templar, shown.foreseen)))
         else:
             self._compare(task, name, result, item, hidden=hidden)
+            foreseen = self.predicted.get((task.uid, item))
+            if foreseen is not None and not hidden and result.changed:  # a plan asks more than a run does
+                shown = replace(shown, warnings=foreseen.warnings)
         diff = None if task.diff is None else templar.boolean(task.diff, default=False, spot=task.spot)
         self.events.emit("task_result", **result_event(task.uid, name, task.module, shown, item, diff, hidden=hidden))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
@@ -20,16 +20,20 @@ from crossgrade.modules.contract import (
     HostView,
     Lock,
     LockRequest,
+    Offers,
     Outcome,
     Plan,
     Prediction,
     Space,
     Unchanged,
 )
-from crossgrade.modules.dists import dist_differences, versions
+from crossgrade.modules.dists import dist_differences, requested_dists, versions
 from crossgrade.modules.durable import sync_filesystem
 from crossgrade.modules.filling import Recipe, counted, fill_venv
-from crossgrade.modules.local_patches import Looked
+from crossgrade.modules.git_wheels import git_wheels
+from crossgrade.modules.local_patches import Looked, source_venv
+from crossgrade.modules.locks import lock_entries
+from crossgrade.modules.resolution_warnings import Resolution, count_changes, reasons, sources, warnings_of
 from crossgrade.modules.wheels import WheelSource
 from crossgrade.store.generation import Generation
 from crossgrade.store.layout import Store
@@ -57,7 +61,7 @@ class Wanted:
         """Digest of everything that was asked for; not of where the interpreter or the store lies."""
         asked = {
             "schema": SCHEMA,
-            "request": {**asdict(self.request), "python": ""},
+            "request": {**self.request.described(), "python": ""},
             "python": [self.python_version, self.python_abi],
             "wheels": sorted(wheel.identity for wheel in self.wheels),
             "toolkit": self.toolkit,
@@ -74,7 +78,8 @@ class Wanted:
 class State:
     """`found` when a generation of this identity may be used again; else `lock` says what is to be built.
 
-    `drift` says why a generation of this identity may not be used. `before` are the dists of the active one.
+    `drift` says why a generation of this identity may not be used. `before` are the dists of the active one, and
+    `requested` those of them that somebody asked for by name. `git` are the wheels of what the lock pins to a commit.
     """
 
     wanted: Wanted
@@ -87,6 +92,14 @@ class State:
     before: Mapping[str, str] | None = None
     bytes: int = 0
     patches: Patches | None = None
+    git: tuple[WheelSource, ...] = ()
+    offers: Offers = field(default_factory=Offers)
+    requested: frozenset[str] = frozenset()
+
+    @property
+    def wheels(self) -> tuple[WheelSource, ...]:
+        """All that is installed after the lock: those that were given, and those that are built from git."""
+        return (*self.wanted.wheels, *self.git)
 
 
 def inspect(wanted: Wanted, host: HostView) -> State:
@@ -122,9 +135,14 @@ def inspect(wanted: Wanted, host: HostView) -> State:
     before = dict(active.contents.get("dists", {})) if active else {}
     lost.require_permission()
     lock = host.resolve(wanted.request)
+    git = git_wheels(lock, wanted.python_abi, host.store)
+    lost.wheels = (*lost.wheels, *git)
     patches = lost.judged(lock)
+    offers = host.offers(wanted.request, lock)
+    gone = before.keys() - {dist.name for dist in lock.dists} - {wheel.name for wheel in wanted.wheels}
+    asked = requested_dists(source_venv(host) or Path(), gone) if host.check_mode and not wanted.base else frozenset()
     size = host.installed_bytes(wanted.request, lock) + (base_bytes(host.store, wanted.base) if host.check_mode else 0)
-    return State(wanted, identity, host.store, None, drift, number, lock, before, size, patches)
+    return State(wanted, identity, host.store, None, drift, number, lock, before, size, patches, git, offers, asked)
 
 
 def _of_this_base(generation: Generation, base: Base) -> bool:
@@ -166,10 +184,9 @@ def plan(state: State) -> Plan:
     assert state.lock is not None  # noqa: S101 - inspect gives one of the two
     link = state.store.active_link
     wanted = state.wanted
-    recipe = Recipe(
-        wanted.request.python, wanted.request, state.lock, wanted.wheels, link.name if link else "candidate"
-    )
+    recipe = Recipe(wanted.request.python, wanted.request, state.lock, state.wheels, link.name if link else "candidate")
     count = len(wanted.wheels)
+    entries = tuple(lock_entries(state.lock.text))
     parts = [counted(len(state.lock.dists), "dist")]
     parts += [f"{counted(count, 'wheel')} built here"] if count else []
     parts.append(f"Python {wanted.python_version}")
@@ -177,17 +194,26 @@ def plan(state: State) -> Plan:
     kept = wanted.base.dists if wanted.base else {}
     expected = {**kept, **recipe.expected_versions()}
     parts += [f"on a clone of generation {wanted.base.number}"] if wanted.base else []
+    before = state.before or {}
+    parts += [str(count_changes(before, expected))] if before else []
+    parts += [sources(entries)] if entries else []
     carried = state.patches.judged if state.patches else ()
     parts += [f"{counted(len(carried), 'local change')} carried"] if carried else []
     generation = _generation(state, "", expected).with_state("ready")
+    wherefore = {**reasons(entries), **{one.name: "a wheel that was built here" for one in wanted.wheels}}
+    resolution = Resolution(wanted.request, state.lock, before, expected, state.offers, state.requested)
     return Change(
         f"build generation {state.number}: {', '.join(parts)}{why}",
-        (*dist_differences(state.before or {}, expected), *(differences(state.patches) if state.patches else ())),
+        (
+            *dist_differences(before, expected, wherefore, first=[entry.dist.name for entry in entries if entry.named]),
+            *(differences(state.patches) if state.patches else ()),
+        ),
         values_of(state.store, state.number, state.identity),
         predicts=(Prediction("generation", str(state.number), _as_json(generation)),),
         payload={"state": state, "recipe": recipe},
         space=(Space(state.store.venv(state.number), state.bytes, f"generation {state.number}"),),
         venv=state.store.venv(state.number),
+        warnings=warnings_of(resolution),
     )
 
 
@@ -209,7 +235,7 @@ def _generation(state: State, run_id: str, dists: Mapping[str, str]) -> Generati
     contents = {
         "dists": dict(dists),
         "lock": state.lock.digest if state.lock else "",
-        "wheels": [wheel.key for wheel in wanted.wheels if wheel.key],
+        "wheels": [wheel.key for wheel in state.wheels if wheel.key],
         "toolkits": [wanted.toolkit] if wanted.toolkit else [],
         "python": wanted.python_version,
         **({"base": wanted.base.manifest} if wanted.base else {}),

@@ -19,8 +19,8 @@ from crossgrade.errors import CrossgradeError, NotForeseenError, TaskError
 from crossgrade.inspect.dists import site_packages
 from crossgrade.inspect.local_changes import LocalChange
 from crossgrade.inspect.three_way import FileVerdict, Merge, judge, judge_without_original
-from crossgrade.modules import uv
 from crossgrade.modules.contract import ApplyContext, Difference, Laying, Lock
+from crossgrade.modules.locks import lock_entries
 from crossgrade.modules.merging import WheelFiles, git_merge, read_from_wheel
 from crossgrade.modules.wheels import WheelSource
 from crossgrade.store.scratch import scratch
@@ -63,7 +63,7 @@ class NewFiles:
                 if wheel.file is None:
                     raise LookupError(f"{dist} is built by this run")
                 return read_from_wheel(wheel.file, path)
-        entry = next((one for one in uv.lock_entries(self.lock.text) if one.dist.name == dist), None)
+        entry = next((one for one in lock_entries(self.lock.text) if one.dist.name == dist), None)
         if entry is None:
             return None
         place, problem = self.locked.place(entry.text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
@@ -35,11 +35,28 @@ Effect = Literal["reads", "checks", "changes"]
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing as it is and as it will be; `--diff` shows it. Text with newlines is shown as a unified diff."""
+    """One thing as it is and as it will be; `--diff` shows it. Text with newlines is shown as a unified diff.
+
+    `why` says in a few words what makes the difference, where that is not plain; "" else.
+    """
 
     subject: str
     before: str
     after: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class PlanWarning:
+    """Something that a plan does not refuse and a person should know before it is carried out.
+
+    `name` is one of `knowledge/resolution_warnings.yml`, `subject` what it is about (a dist).
+    """
+
+    name: str
+    subject: str
+    message: str
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,7 @@ class Change:
     payload: Mapping[str, Any] = field(default_factory=dict)
     space: tuple[Space, ...] = ()
     venv: Path | None = None
+    warnings: tuple[PlanWarning, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,7 +141,10 @@ class LockRequest:
     """What a resolution depends on. Its digest is the key under which the resolved lock is kept.
 
     `requirements` are requirement strings, `python` the interpreter that the environment is for,
-    `exclude_newer` an RFC 3339 time or "".
+    `exclude_newer` an RFC 3339 time or "". `hashes` are those of which a dist's files must have one: normalized name
+    and hashes as in `--hash`. `credentials` are what was taken out of the addresses: the address of an index, or the
+    name of the variable that stands for it in a requirement, and `user:password`. They are no part of the digest, so
+    that a new password asks for the same lock.
     """
 
     requirements: tuple[str, ...]
@@ -135,11 +156,18 @@ class LockRequest:
     find_links: tuple[str, ...] = ()
     prerelease: str = "if-necessary-or-explicit"
     exclude_newer: str = ""
+    hashes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    credentials: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
+
+    def described(self) -> dict[str, JSON]:
+        """All that the resolution depends on, without credentials."""
+        value = {**asdict(self), "credentials": ()}
+        return {name: item for name, item in value.items() if name not in ("hashes", "credentials") or item}
 
 
 @dataclass(frozen=True)
 class LockedDist:
-    """One dist of a resolved lock: its normalized name and exact version."""
+    """One dist of a resolved lock: its normalized name and exact version; `git COMMIT` for a git repository."""
 
     name: str
     version: str
@@ -147,11 +175,35 @@ class LockedDist:
 
 @dataclass(frozen=True)
 class Lock:
-    """A resolved lock: the text of a requirements file with hashes, and its dists in order of name."""
+    """A resolved lock: the text of a requirements file with hashes, and its dists in order of name.
+
+    `remarks` are what the resolver warned about, in its own words.
+    """
 
     text: str
     digest: str
     dists: tuple[LockedDist, ...]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What an index has of one dist: its version, the bytes of the largest wheel that fits here (0 where it does not
+    say), the day when it was published (`2026-11-30`, "" where it does not say), and whether a wheel fits here at all.
+    """
+
+    version: str
+    bytes: int = 0
+    published: str = ""
+    wheel: bool = True
+
+
+@dataclass(frozen=True)
+class Offers:
+    """Normalized name → what the indexes have: of the locked versions, and of the newest ones. Empty where unknown."""
+
+    locked: Mapping[str, Offer] = field(default_factory=dict)
+    newest: Mapping[str, Offer] = field(default_factory=dict)
 
 
 class HostView(Protocol):
@@ -210,6 +262,10 @@ class HostView(Protocol):
 
         Raises TaskError with the resolver's explanation when there is no solution.
         """
+        ...
+
+    def offers(self, request: LockRequest, lock: Lock) -> Offers:
+        """What the indexes have of the dists of a lock; only a plan asks, in a run there is nothing in it."""
         ...
 
     def installed_bytes(self, request: LockRequest, lock: Lock) -> int:

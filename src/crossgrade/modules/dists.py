@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossgrade.errors import CrossgradeError, TaskError
-from crossgrade.inspect.dists import InstalledDist, installed_dists, normalize_name, record_entries
+from crossgrade.inspect.dists import METADATA_BYTES, InstalledDist, installed_dists, normalize_name, record_entries
+from crossgrade.inspect.reading import read_regular
 from crossgrade.modules.contract import Difference
 from crossgrade.modules.wheels import WheelSource, recorded_files
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+
+
+# The names in METADATA's Requires-Dist lines: all of them start with one (PEP 508).
+_REQUIRED = re.compile(r"^Requires-Dist:\s*([A-Za-z0-9][A-Za-z0-9._-]*)", re.MULTILINE | re.IGNORECASE)
 
 
 def installed(venv: Path) -> dict[str, InstalledDist]:
@@ -75,10 +81,38 @@ def wheel_problem(dists: Mapping[str, InstalledDist], wheel: WheelSource) -> str
     return ""
 
 
-def dist_differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Difference, ...]:
-    """Each dist whose version changes, comes or goes; "" for not there."""
+def dist_differences(
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    why: Mapping[str, str] | None = None,
+    first: Collection[str] = (),
+) -> tuple[Difference, ...]:
+    """Each dist whose version changes, comes or goes; "" for not there.
+
+    `first` come before the others, then what stays or comes, then what goes, each in order of name. `why` says of a
+    name what makes it so.
+    """
+    names = (name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    ordered = sorted(names, key=lambda name: (name not in first, name not in after, name))
+    reasons = why or {}
     return tuple(
-        Difference(name, before.get(name, ""), after.get(name, ""))
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
+        Difference(name, before.get(name, ""), after.get(name, ""), reasons.get(name, "") if name in after else "")
+        for name in ordered
     )
+
+
+def requested_dists(venv: Path, among: Collection[str]) -> frozenset[str]:
+    """Those of `among` that a person asked for by name and that no other dist requires.
+
+    Installers mark what was asked for with the file REQUESTED; where a whole lock was installed, that is everything, so
+    what others require does not count. Empty for what is not there.
+    """
+    dists = installed(venv) if among else {}
+    marked = {name for name in among if name in dists and (dists[name].folder / "REQUESTED").is_file()}
+    for dist in dists.values() if marked else ():
+        try:
+            text = read_regular(dist.folder / "METADATA", METADATA_BYTES).decode("utf-8", "replace")
+        except OSError:
+            continue
+        marked -= {normalize_name(name) for name in _REQUIRED.findall(text.partition("\n\n")[0])} - {dist.name}
+    return frozenset(marked)

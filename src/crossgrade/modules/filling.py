@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from crossgrade.errors import TaskError
 from crossgrade.modules import uv
 from crossgrade.modules.contract import ApplyContext, Lock, LockRequest
+from crossgrade.modules.locks import lock_without
 from crossgrade.modules.wheels import WheelSource, verified
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ def fill_venv(
     what was built.
     """
     python = str(venv / "bin" / "python")
-    environment = uv.index_environment(context.host.environment)
+    environment = uv.uv_environment(context.host.environment, recipe.request)
     files = [verified(wheel) for wheel in recipe.wheels]
     if not cloned:
         _must(context, uv.make_venv(recipe.python, venv, recipe.prompt, existing=existing), {}, "make the venv")
-    text = uv.lock_without(recipe.lock.text, recipe.replaced())
+    text = lock_without(recipe.lock.text, recipe.replaced())
     lock_file.write_text(text, encoding="utf-8")
     if text:
         context.progress(f"installing {counted(len(recipe.lock.dists), 'dist')}")
@@ -75,7 +76,9 @@ def complaints(said: str) -> list[str]:
 
 
 def _must(context: ApplyContext, argv: Sequence[str], environment: Mapping[str, str], what: str) -> Completed:
-    completed = context.run(argv, environment=environment, log_name="python_env.log")
+    completed = uv.persistently(
+        lambda: context.run(argv, environment=environment, log_name="python_env.log"), context.progress
+    )
     if not completed.succeeded:
         raise TaskError(
             f"uv could not {what}: {uv.explain(completed.stderr) or completed.outcome()}",

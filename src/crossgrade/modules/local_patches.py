@@ -194,9 +194,10 @@ def judge_changes(
         old, new = folder / "old", folder / "new"
         for place in (old, new):
             place.mkdir()
+        surroundings = {**host.environment, **uv.uv_environment(host.environment, request)}
         version = site_packages(lost.venv).parent.name.removeprefix("python").rstrip("t")
-        originals = WheelFiles(old, version, host.run, host.environment, uv.index_options(request))
-        locked = WheelFiles(new, python_version, host.run, host.environment, uv.index_options(request))
+        originals = WheelFiles(old, version, host.run, surroundings, uv.index_options(request))
+        locked = WheelFiles(new, python_version, host.run, surroundings, uv.index_options(request))
         merge = git_merge(folder, host.run, host.environment)
         theirs = NewFiles(lock, wheels, locked)
         sources = {dist.name: requirement_of(dist) for dist in installed_dists(lost.venv)}

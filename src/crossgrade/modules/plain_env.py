@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from crossgrade.modules.contract import (
     HostView,
     Lock,
     LockRequest,
+    Offers,
     Outcome,
     Plan,
     Prediction,
@@ -31,6 +32,9 @@ from crossgrade.modules.dists import dist_differences, installed, unsatisfied, w
 from crossgrade.modules.durable import sync_filesystem
 from crossgrade.modules.files import absolute, prediction_for
 from crossgrade.modules.filling import Recipe, counted, fill_venv
+from crossgrade.modules.git_wheels import git_wheels
+from crossgrade.modules.locks import lock_entries
+from crossgrade.modules.resolution_warnings import Resolution, reasons, warnings_of
 from crossgrade.modules.wheels import WheelSource
 from crossgrade.store.atomic import sync_directory, write_json
 from crossgrade.store.layout import remove_path
@@ -48,18 +52,21 @@ class State:
     satisfied: bool
     lock: Lock | None = None
     bytes: int = 0
+    offers: Offers = field(default_factory=Offers)
 
 
-def inspect(given: str, request: LockRequest, wheels: tuple[WheelSource, ...], host: HostView) -> State:
+def inspect(
+    given: str, request: LockRequest, wheels: tuple[WheelSource, ...], python_abi: str, host: HostView
+) -> State:
     """Raises TaskError when something else is at the place, or an environment that lacks what is asked for."""
     path = absolute(given, host)
     predicted = prediction_for(path, host)
     if predicted is not None and predicted.get("exists", True):
         return State(path, request, wheels, satisfied=True)
     if not path.exists() and not path.is_symlink():
-        return _to_make(path, request, wheels, host)
+        return _to_make(path, request, wheels, python_abi, host)
     if read_marker(path).get("complete") is False:  # a run's own leftover: made anew
-        return _to_make(path, request, wheels, host)
+        return _to_make(path, request, wheels, python_abi, host)
     if not (path / "pyvenv.cfg").is_file():
         raise TaskError(f"{path} is there and is not a venv", remedy="Give another `path`, or move it away.")
     dists = installed(path)
@@ -74,9 +81,14 @@ def inspect(given: str, request: LockRequest, wheels: tuple[WheelSource, ...], h
     return State(path, request, wheels, satisfied=True)
 
 
-def _to_make(path: Path, request: LockRequest, wheels: tuple[WheelSource, ...], host: HostView) -> State:
+def _to_make(
+    path: Path, request: LockRequest, wheels: tuple[WheelSource, ...], python_abi: str, host: HostView
+) -> State:
     lock = host.resolve(request)
-    return State(path, request, wheels, satisfied=False, lock=lock, bytes=host.installed_bytes(request, lock))
+    wheels = (*wheels, *git_wheels(lock, python_abi, host.store))
+    offers = host.offers(request, lock)
+    size = host.installed_bytes(request, lock)
+    return State(path, request, wheels, satisfied=False, lock=lock, bytes=size, offers=offers)
 
 
 def read_marker(path: Path) -> dict[str, Any]:
@@ -100,18 +112,20 @@ def plan(state: State) -> Plan:
     count = len(state.wheels)
     wheels = f" and {counted(count, 'wheel')} built here" if count else ""
     expected = recipe.expected_versions()
+    entries = tuple(lock_entries(state.lock.text))
     dists: dict[str, JSON] = dict(expected)
     value: dict[str, JSON] = {
         "exists": True, "path": str(state.path), "isdir": True, "islnk": False, "isreg": False, "dists": dists,
     }  # fmt: skip
     return Change(
         f"make {state.path} with {counted(len(state.lock.dists), 'dist')}{wheels}",
-        dist_differences({}, expected),
+        dist_differences({}, expected, reasons(entries), first=[entry.dist.name for entry in entries if entry.named]),
         values,
         predicts=(Prediction("path", str(state.path), value),),
         payload={"state": state, "recipe": recipe},
         space=(Space(state.path, state.bytes, state.path.name),),
         venv=state.path,
+        warnings=warnings_of(Resolution(state.request, state.lock, {}, expected, state.offers)),
     )
 
 

@@ -11,18 +11,29 @@ never changes an environment that is there already.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from crossgrade.errors import TaskError
 from crossgrade.jsontype import JSON
-from crossgrade.modules import candidate, carrying, plain_env
+from crossgrade.modules import candidate, carrying, git_wheels, plain_env
 from crossgrade.modules.base import base_python, find_base
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Laying, LockRequest, Module, Outcome, Plan
-from crossgrade.modules.dists import parse_requirement
+from crossgrade.modules.contract import (
+    ApplyContext,
+    Change,
+    HostView,
+    Laying,
+    LockRequest,
+    Module,
+    Outcome,
+    Plan,
+    PlanWarning,
+)
 from crossgrade.modules.extension_build import python_identity, python_program
-from crossgrade.modules.filling import Recipe
+from crossgrade.modules.git_wheels import with_git_wheels
+from crossgrade.modules.stated import state_request
 from crossgrade.modules.wheels import find_wheel
 from crossgrade.playbook.arguments import argument
 
@@ -31,7 +42,17 @@ from crossgrade.playbook.arguments import argument
 class Arguments:
     """The requirements are resolved when the plan is made; what is installed is exactly what the plan showed."""
 
-    requirements: tuple[str, ...] = argument(doc="Requirements as in requirements.txt, one for each item.")
+    requirements: tuple[str, ...] = argument(
+        doc="Requirements as in requirements.txt, one for each item: `sglang==0.5.23`, with extras and markers; a wheel "
+        "by its path or address (`name @ https://…/x.whl#sha256=…`); a git repository (`name @ git+https://…@REVISION`), which "
+        "is pinned to a commit and built once. See [resolving](resolving.md).",
+        default=(),
+    )
+    requirements_files: tuple[str, ...] = argument(
+        doc="Requirements files as pip reads them, with `-r`, `-c`, `--index-url`, `--extra-index-url`, "
+        "`--find-links`, `--pre` and hashes. A relative path counts from the playbook.",
+        default=(),
+    )
     path: str | None = argument(
         doc="Make an ordinary venv here. Without it, the next generation is built: the candidate.", default=None
     )
@@ -75,27 +96,44 @@ class Arguments:
         choices=("disallow", "allow", "if-necessary", "explicit", "if-necessary-or-explicit"),
     )
     exclude_newer: str = argument(doc="Leave out what was published after this time (RFC 3339).", default="")
+    on_warning: str = argument(
+        doc="What the warnings of the plan do (CUDA releases mixed, versions that go back, prereleases …): `warn`, or "
+        "`fail` in the plan.",
+        default="warn",
+        choices=("warn", "fail"),
+    )
+    ignore_warnings: tuple[str, ...] = argument(
+        doc="Warnings that are known and accepted: a name, or a name and a dist (`downgraded:numpy`); globs are "
+        "allowed.",
+        default=(),
+    )
 
 
 State = candidate.State | plain_env.State
 
 
 def inspect(arguments: Arguments, host: HostView) -> State:
-    for text in (*arguments.requirements, *arguments.constraints, *arguments.overrides):
-        parse_requirement(text)
+    if not (arguments.requirements or arguments.requirements_files or arguments.wheels):
+        raise TaskError("nothing is asked for", remedy="Give `requirements`, `requirements_files` or `wheels`.")
     # a clone keeps its interpreter, whatever crossgrade itself runs in
     given = arguments.python or (base_python(host) if arguments.base == "clone" else None)
     python = python_program(given, host)
-    request = LockRequest(
-        arguments.requirements,
+    request = state_request(
+        host,
         python,
+        arguments.requirements,
+        arguments.requirements_files,
         arguments.constraints,
         arguments.overrides,
-        arguments.index_url,
-        arguments.extra_index_urls,
-        arguments.find_links,
-        arguments.prerelease,
-        arguments.exclude_newer,
+        LockRequest(
+            (),
+            python,
+            index_url=arguments.index_url,
+            extra_index_urls=arguments.extra_index_urls,
+            find_links=arguments.find_links,
+            prerelease=arguments.prerelease,
+            exclude_newer=arguments.exclude_newer,
+        ),
     )
     wheels = tuple(find_wheel(given, host) for given in arguments.wheels)
     if arguments.path is not None:
@@ -104,7 +142,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
                 "`base: clone` makes a generation, and `path` asks for an ordinary venv",
                 remedy="Leave one of them out.",
             )
-        return plain_env.inspect(arguments.path, request, wheels, host)
+        return plain_env.inspect(arguments.path, request, wheels, python_identity(given, host), host)
     version = python_version(given, python)
     wanted = candidate.Wanted(
         request,
@@ -130,13 +168,28 @@ def python_version(given: str | None, program: str) -> str:
     return run_query([program, "-I", "-c", question]).stdout.strip()
 
 
-def plan(arguments: Arguments, state: State) -> Plan:  # noqa: ARG001 (the contract's shape)
-    return plain_env.plan(state) if isinstance(state, plain_env.State) else candidate.plan(state)
+def plan(arguments: Arguments, state: State) -> Plan:
+    planned = plain_env.plan(state) if isinstance(state, plain_env.State) else candidate.plan(state)
+    if not isinstance(planned, Change):
+        return planned
+    kept = tuple(one for one in planned.warnings if not _ignored(one, arguments.ignore_warnings))
+    if kept and arguments.on_warning == "fail":
+        told = "\n".join(f"    {one.name}: {one.message}" for one in kept)
+        raise TaskError(
+            f"the resolution has warnings, and `on_warning: fail` is set:\n{told}",
+            remedy="Follow their remedies, or accept one with `ignore_warnings` (such as "
+            f'"{kept[0].name}:{kept[0].subject}").',
+        )
+    return replace(planned, warnings=kept)
+
+
+def _ignored(one: PlanWarning, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(text, glob) for glob in globs for text in (one.name, f"{one.name}:{one.subject}"))
 
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
     state: State = change.payload["state"]
-    recipe: Recipe = change.payload["recipe"]
+    recipe = with_git_wheels(change.payload["recipe"], context)
     if isinstance(state, plain_env.State):
         return plain_env.apply(state, recipe, change, context)
     return candidate.apply(state, recipe, change, context)
@@ -154,11 +207,13 @@ def lay_out(change: Change, venv: Path, laying: Laying) -> tuple[str, ...]:
 
 
 def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
+    if "git" in record:
+        return git_wheels.undo(record)
     return plain_env.undo(record, context) if "path" in record else candidate.undo(record, context)
 
 
 def complete(record: Mapping[str, JSON], context: ApplyContext) -> str | None:
-    return None if "path" in record else candidate.complete(record, context)
+    return None if "path" in record or "git" in record else candidate.complete(record, context)
 
 
 MODULE = Module(

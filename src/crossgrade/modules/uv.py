@@ -1,4 +1,4 @@
-"""uv: finding the program, resolving requirements to a lock with hashes, reading locks, installing them.
+"""uv: finding the program, resolving requirements to a lock with hashes, installing locks.
 
 pip's own index settings (PIP_INDEX_URL and its kin) mean nothing to uv; a server that reaches PyPI through a
 mirror would lose it. They are handed to uv under uv's names wherever uv was not told otherwise.
@@ -9,20 +9,21 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from crossgrade.errors import TaskError
-from crossgrade.modules.contract import Lock, LockedDist, LockRequest
+from crossgrade.modules.contract import Lock, LockRequest
+from crossgrade.modules.locks import lock_of, with_hashes
 
 if TYPE_CHECKING:
     from crossgrade.process import Completed
 
 RESOLVE_SECONDS = 600.0
 ATTEMPTS = 3
+# Seconds that a server may keep silent. uv's default of 30 is short for wheels of a gigabyte behind a busy mirror.
+PATIENCE = "120"
 # What uv says when the network or the index failed, not the request: worth another try.
 _TRANSIENT = re.compile(
     r"Request failed after|Failed to fetch|error sending request|operation timed out|timed out|dns error"
@@ -34,7 +35,6 @@ _TRANSIENT = re.compile(
 _PERMANENT = re.compile(r"No solution found|HTTP status client error \((?:401|403|404)|certificate", re.IGNORECASE)
 # `error:` and `cause:`, and the crosses and arrows that older versions draw (U+00D7, U+2500 to U+25FF)
 _MARKS = re.compile(r"^\s*(?:error:|cause:|[\u00d7\u2500-\u25ff>]+)\s*")
-_HASH = re.compile(r"\s+--hash[=\s]\S+")
 
 
 class Run(Protocol):
@@ -99,15 +99,40 @@ def _is_place(place: str) -> bool:
 
 
 def index_options(request: LockRequest) -> list[str]:
-    """The options that say where dists come from; the same for resolving and installing."""
+    """The options that say where dists come from; the same for resolving and installing.
+
+    An index that wants credentials gets a name, under which `uv_environment` hands them over.
+    """
+    secret = dict(request.credentials)
     options: list[str] = []
     if request.index_url:
-        options += ["--default-index", request.index_url]
-    for url in request.extra_index_urls:
-        options += ["--index", url]
+        options += ["--default-index", _named(request.index_url, 0, secret)]
+    for number, url in enumerate(request.extra_index_urls, 1):
+        options += ["--index", _named(url, number, secret)]
     for place in request.find_links:
         options += ["--find-links", place]
     return options
+
+
+def _named(url: str, number: int, secret: Mapping[str, str]) -> str:
+    return f"crossgrade{number}={url}" if url in secret else url
+
+
+def uv_environment(environment: Mapping[str, str], request: LockRequest) -> dict[str, str]:
+    """What to add to the environment for uv: pip's index settings, and the credentials of a request.
+
+    Credentials never go to the argument list, which every user of the machine can read.
+    """
+    added = index_environment(environment)
+    if not any(environment.get(name) for name in ("UV_HTTP_TIMEOUT", "UV_REQUEST_TIMEOUT", "HTTP_TIMEOUT")):
+        added["UV_HTTP_TIMEOUT"] = environment.get("PIP_DEFAULT_TIMEOUT") or PATIENCE
+    secret = dict(request.credentials)
+    for number, url in enumerate((request.index_url, *request.extra_index_urls)):
+        if url in secret:
+            user, _, password = secret.pop(url).partition(":")
+            added[f"UV_INDEX_CROSSGRADE{number}_USERNAME"] = user
+            added[f"UV_INDEX_CROSSGRADE{number}_PASSWORD"] = password
+    return {**added, **secret}  # what is left stands for itself in requirements, as `${NAME}`
 
 
 # ---- resolving
@@ -116,7 +141,8 @@ def index_options(request: LockRequest) -> list[str]:
 def resolve_argv(request: LockRequest, folder: Path) -> list[str]:
     """The command that resolves a request; `folder` holds the files that `write_request` wrote."""
     argv = [uv_program(), "pip", "compile", str(folder / "requirements.in"), "--python", request.python]
-    argv += ["--generate-hashes", "--no-header", "--no-annotate", "--quiet", "--prerelease", request.prerelease]
+    argv += ["--generate-hashes", "--no-header", "--emit-index-annotation"]
+    argv += ["--annotation-style", "split", "--prerelease", request.prerelease]
     if request.constraints:
         argv += ["--constraints", str(folder / "constraints.txt")]
     if request.overrides:
@@ -143,60 +169,44 @@ def resolve_lock(request: LockRequest, run: Run, environment: Mapping[str, str] 
     """
     if not request.requirements:
         return lock_of("")
-    from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
+    with tempfile.TemporaryDirectory(prefix="crossgrade-resolve-") as name:
+        folder = Path(name)
+        _write_request(request, folder)
+        added = uv_environment(environment, request)
+        argv = resolve_argv(request, folder)
+        completed = persistently(lambda: run(argv, environment=added, timeout=RESOLVE_SECONDS))
+    if not completed.succeeded:
+        raise resolution_error(request, completed)
+    text = with_hashes(completed.stdout.replace(f"{folder}/", ""), dict(request.hashes))
+    return lock_of(text, remarks_of(completed.stderr))
+
+
+def remarks_of(stderr: str) -> list[str]:
+    """What uv warned about, each in one line."""
+    return [line.removeprefix("warning:").strip() for line in stderr.splitlines() if line.startswith("warning:")]
+
+
+def persistently(attempt: Callable[[], Completed], announce: Callable[[str], None] | None = None) -> Completed:
+    """Run uv again while it fails by the network, with growing pauses; its cache keeps what was downloaded whole.
+
+    `announce` is told before each further attempt. Returns what the last one said.
+    """
+    from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
+
+    def tell(state: RetryCallState) -> None:
+        if announce is not None:
+            pause = state.next_action.sleep if state.next_action else 0.0
+            announce(f"the network failed, attempt {state.attempt_number + 1} of {ATTEMPTS} in {pause:.0f} s")
 
     retrying = Retrying(
         stop=stop_after_attempt(ATTEMPTS),
         wait=wait_exponential_jitter(initial=1, max=15),
         retry=retry_if_result(is_transient),
+        before_sleep=tell,
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
     )
-    with tempfile.TemporaryDirectory(prefix="crossgrade-resolve-") as name:
-        folder = Path(name)
-        _write_request(request, folder)
-        completed = retrying(
-            run, resolve_argv(request, folder), environment=index_environment(environment), timeout=RESOLVE_SECONDS
-        )
-    if not completed.succeeded:
-        raise resolution_error(request, completed)
-    return lock_of(completed.stdout)
-
-
-def wheel_bytes(request: LockRequest, lock: Lock, run: Run, environment: Mapping[str, str] = os.environ) -> int:
-    """About how many bytes the dists of a lock take when they are installed; 0 when the index does not say."""
-    return int(sum(wheel_sizes(request, lock, run, environment).values()) * unpacked_factor())
-
-
-def unpacked_factor() -> float:
-    """How many bytes on disk one byte of a wheel becomes (`knowledge/space.yml`)."""
-    from crossgrade.knowledge import table
-
-    return float(str(table("space")[0]["factor"]))
-
-
-def wheel_sizes(
-    request: LockRequest, lock: Lock, run: Run, environment: Mapping[str, str] = os.environ
-) -> dict[str, int]:
-    """Normalized name → bytes of its largest wheel, as the index gives them (PEP 751); only of those that it knows."""
-    with tempfile.TemporaryDirectory(prefix="crossgrade-sizes-") as name:
-        locked = Path(name) / "locked.txt"
-        locked.write_text(lock.text, encoding="utf-8")
-        argv = [uv_program(), "pip", "compile", "--format", "pylock.toml", "--no-deps", "--quiet", "--no-header"]
-        argv += ["--python", request.python, *index_options(request), str(locked)]
-        completed = run(argv, environment=index_environment(environment), timeout=RESOLVE_SECONDS)
-    return _stated_sizes(completed.stdout) if completed.succeeded else {}
-
-
-def _stated_sizes(pylock: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    name = ""
-    for line in pylock.splitlines():
-        key, _, value = line.partition(" = ")
-        if key == "name":
-            name = value.strip('"')
-        elif key == "wheels" and (sizes := re.findall(r"size = (\d+)", value)):
-            found[name] = max(map(int, sizes))
-    return found
+    completed: Completed = retrying(attempt)
+    return completed
 
 
 def is_transient(completed: Completed) -> bool:
@@ -225,91 +235,6 @@ def explain(stderr: str) -> str:
     lines = [_MARKS.sub("", line).strip() for line in stderr.splitlines()]
     kept = [line for line in lines if line and not line.startswith("warning:")]
     return ". ".join(line.rstrip(".:") for line in kept)
-
-
-# ---- locks
-
-
-@dataclass(frozen=True)
-class LockEntry:
-    """One dist of a lock with its own lines of text, hashes included."""
-
-    dist: LockedDist
-    text: str
-
-
-def lock_of(text: str) -> Lock:
-    """A lock from the text of a requirements file with hashes. Raises TaskError as `parse_lock` does."""
-    return Lock(text, sha256(text.encode()).hexdigest(), parse_lock(text))
-
-
-def parse_lock(text: str) -> tuple[LockedDist, ...]:
-    """The dists of a lock in order of name.
-
-    Raises TaskError for a line that pins no exact version or carries no hash: such a lock would not say what
-    gets installed.
-    """
-    return tuple(sorted((entry.dist for entry in lock_entries(text)), key=lambda dist: dist.name))
-
-
-def lock_entries(text: str) -> Iterator[LockEntry]:
-    """The entries of a lock in order of text. Raises TaskError as `parse_lock` does."""
-    for lines in _logical_lines(text):
-        joined = " ".join(line.rstrip("\\").strip() for line in lines)
-        requirement, hashes = _HASH.sub("", joined).strip(), _HASH.findall(joined)
-        if requirement.startswith("-"):  # an option: `--index-url …`
-            continue
-        dist = _locked(requirement)
-        if dist is None:
-            raise TaskError(f"the lock does not pin an exact version here: {requirement}")
-        if not hashes:
-            raise TaskError(f"the lock has no hash for {requirement}")
-        yield LockEntry(dist, "\n".join(lines) + "\n")
-
-
-def lock_without(text: str, names: Collection[str]) -> str:
-    """The lock's text without some dists: those that a wheel built here takes the place of."""
-    return "".join(entry.text for entry in lock_entries(text) if entry.dist.name not in names)
-
-
-def _logical_lines(text: str) -> Iterator[list[str]]:
-    lines: list[str] = []
-    for line in text.splitlines():
-        if not lines and (not line.strip() or line.lstrip().startswith("#")):
-            continue
-        lines.append(line)
-        if not line.endswith("\\"):
-            yield lines
-            lines = []
-    if lines:
-        yield lines
-
-
-def _locked(requirement: str) -> LockedDist | None:
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
-
-    try:
-        parsed = Requirement(requirement.partition(" #")[0])
-    except InvalidRequirement:
-        return None
-    if parsed.url:
-        return LockedDist(canonicalize_name(parsed.name), _version_in_url(parsed.url))
-    exact = [one.version for one in parsed.specifier if one.operator in ("==", "===")]
-    if len(exact) != 1 or exact[0].endswith(".*"):
-        return None
-    return LockedDist(canonicalize_name(parsed.name), exact[0])
-
-
-def _version_in_url(url: str) -> str:
-    from urllib.parse import unquote, urlsplit
-
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
-    try:
-        return str(parse_wheel_filename(Path(unquote(urlsplit(url).path)).name)[1])
-    except InvalidWheelFilename:
-        return url
 
 
 # ---- installing

@@ -20,6 +20,8 @@ from crossgrade.modules import uv
 from crossgrade.modules.base import Base
 from crossgrade.modules.contract import Laying, Lock, LockRequest, Space
 from crossgrade.modules.filling import Recipe, counted
+from crossgrade.modules.locks import lock_of, lock_without
+from crossgrade.modules.offers import locked_offers, unpacked_factor
 from crossgrade.modules.wheels import WheelSource, verified
 from crossgrade.places import shown_bytes
 
@@ -40,9 +42,9 @@ def lay_out_recipe(recipe: Recipe, base: Base | None, venv: Path, size: int, lay
         _must(laying, uv.make_venv(recipe.python, venv, recipe.prompt), {}, "make a venv")
     else:
         _link_base(base, venv, laying)
-    text = uv.lock_without(recipe.lock.text, recipe.replaced())
+    text = lock_without(recipe.lock.text, recipe.replaced())
     if text:
-        _install_lock(uv.lock_of(text), recipe, venv, laying)
+        _install_lock(lock_of(text), recipe, venv, laying)
     there = [verified(wheel) for wheel in recipe.wheels if wheel.file is not None]
     if there:
         argv = uv.install_wheels(
@@ -125,7 +127,7 @@ def _install_lock(lock: Lock, recipe: Recipe, venv: Path, laying: Laying) -> Non
     lock_file.write_text(lock.text, encoding="utf-8")
     argv = uv.install_lock(recipe.python, lock_file, recipe.request, compile_bytecode=False, link_mode="symlink")
     argv += ["--no-build", "--prefix", str(venv)]
-    environment = uv.index_environment(laying.host.environment)
+    environment = uv.uv_environment(laying.host.environment, recipe.request)
     laying.progress(f"laying out {counted(len(lock.dists), 'dist')}")
     run = laying.host.run
     if run([*argv, "--offline"], environment=environment, timeout=UV_SECONDS).succeeded:
@@ -136,13 +138,13 @@ def _install_lock(lock: Lock, recipe: Recipe, venv: Path, laying: Laying) -> Non
 
 def _announce(lock: Lock, request: LockRequest, argv: Sequence[str], venv: Path, laying: Laying) -> None:
     """Say how much is fetched, and see that there is room for it. Raises NotForeseenError."""
-    run, environment = laying.host.run, uv.index_environment(laying.host.environment)
+    run, environment = laying.host.run, uv.uv_environment(laying.host.environment, request)
     asked = run([*argv, "--dry-run", "--verbose"], environment=environment, timeout=uv.RESOLVE_SECONDS)
     names, exact = uncached(asked.stderr, [dist.name for dist in lock.dists])
     if not names:
         return
-    sizes = uv.wheel_sizes(request, lock, run, laying.host.environment)
-    known = [sizes[name] for name in names if name in sizes]
+    offers = locked_offers(request, lock, run, laying.host.environment)
+    known = [offers[name].bytes for name in names if name in offers and offers[name].bytes]
     told = counted(len(names), "wheel")
     told += f", {shown_bytes(sum(known))}" if known else ", of a size that the index does not say"
     told += (
@@ -151,7 +153,7 @@ def _announce(lock: Lock, request: LockRequest, argv: Sequence[str], venv: Path,
     laying.fetching(f"fetching {'' if exact else 'up to '}{told}, into uv's cache, where `upgrade` finds them")
     cache = run([uv.uv_program(), "cache", "dir"])
     place = Path(cache.stdout.strip()) if cache.succeeded else venv
-    laying.require([Space(place, int(sum(known) * uv.unpacked_factor()), "wheels in uv's cache")])
+    laying.require([Space(place, int(sum(known) * unpacked_factor()), "wheels in uv's cache")])
 
 
 def uncached(said: str, names: Sequence[str]) -> tuple[list[str], bool]:

@@ -14,6 +14,7 @@ from crossgrade.errors import StoreError, TaskError
 from crossgrade.inspect.wheel_name import misnamed
 from crossgrade.modules.contract import HostView
 from crossgrade.modules.files import absolute
+from crossgrade.modules.locks import GitPin
 from crossgrade.store.layout import read_record
 
 RECORD = "wheel.json"
@@ -55,7 +56,8 @@ class BuiltWheel:
 class WheelSource:
     """A wheel that an environment is to hold. `file` is None while it is only predicted to be built.
 
-    `identity` stands for its content: the key under which it is built, or the file's own digest.
+    `identity` stands for its content: the key under which it is built, or the file's own digest. `git` is what
+    python_env itself builds it from.
     """
 
     identity: str
@@ -64,6 +66,7 @@ class WheelSource:
     name: str = ""
     version: str = ""
     sha256: str = ""
+    git: GitPin | None = None
 
 
 def find_wheel(given: str, host: HostView) -> WheelSource:

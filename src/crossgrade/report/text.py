@@ -95,6 +95,7 @@ def _task_result(event: Event, verbosity: int, show_diff: bool) -> Iterator[Line
             message = json.dumps(data["values"], indent=4, ensure_ascii=False, default=str)  # what debug is for
         yield Line(f"{label}: [{event.host}]{item}{f' => {message}' if message else ''}", style)
         yield from verdict_lines(data.get("verdict"), verbosity)
+        yield from warning_lines(data.get("warnings", ()))
     if verbosity and data.get("values") and data["module"] != "debug":
         yield Line(json.dumps(data["values"], indent=2 if verbosity > 1 else None, default=str), "faint")
 
@@ -145,6 +146,13 @@ def explanation_lines(explanation: Mapping[str, Any], indent: str = "") -> Itera
         yield Line(f"{indent}  see: {link}", "faint")
 
 
+def warning_lines(warnings: Sequence[Mapping[str, str]], indent: str = "    ") -> Iterator[Line]:
+    """What a person should know before a plan is carried out, each by its name and with its remedy."""
+    for warning in warnings:
+        yield Line(f"{indent}warning: {warning['name']}: {warning['message']}", "warning")
+        yield Line(f"{indent}  remedy: {warning['remedy']}", "check")
+
+
 def difference_lines(differences: Sequence[Mapping[str, str]]) -> Iterator[Line]:
     """Before and after: a unified diff for texts of several lines, one line for the rest."""
     for difference in differences:
@@ -161,7 +169,8 @@ def difference_lines(differences: Sequence[Mapping[str, str]]) -> Iterator[Line]
                 style = {"+": "ok", "-": "failed", "@": "check"}.get(line[:1], "")
                 yield Line(line, style)
         else:
-            yield Line(f"    {subject}: {before or '(absent)'} -> {after or '(absent)'}", "changed")
+            why = f" ({difference['why']})" if difference.get("why") else ""
+            yield Line(f"    {subject}: {before or '(absent)'} -> {after or '(absent)'}{why}", "changed")
 
 
 def _prediction_differs(event: Event, *_: object) -> Iterator[Line]:
@@ -290,6 +299,7 @@ def plan_lines(plan: Mapping[str, Any], *, show_diff: bool = True, all_tasks: bo
         yield from foreseen_lines(task.get("foreseen"), verbosity=int(all_tasks))
         if show_diff:
             yield from difference_lines(task["differences"])
+        yield from warning_lines(task.get("warnings", ()), "      ")
     counts = {action: sum(task["action"] == action for task in plan["tasks"]) for action in signs}
     total = f"{counts['change']} to change, {counts['check']} to check"
     if counts["may change"]:
