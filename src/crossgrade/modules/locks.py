@@ -19,6 +19,8 @@ from crossgrade.modules.contract import Lock, LockedDist
 _HASH = re.compile(r"\s+--hash[=\s](\S+)")
 _COMMIT = re.compile(r"^git\+(?P<url>[^#]+)@(?P<commit>[0-9a-f]{40,64})(?:#(?P<fragment>.*))?$")
 
+_YANKED = re.compile(r"`([A-Za-z0-9._-]+)==[^`]*` is yanked(?: \(reason: \"(.*)\"\))?")
+
 
 @dataclass(frozen=True)
 class GitPin:
@@ -74,6 +76,14 @@ def lock_entries(text: str) -> Iterator[LockEntry]:
             raise TaskError(f"the lock has no hash for {requirement}")
         parents, named, index = _annotations(comments)
         yield LockEntry(dist, "\n".join(lines) + "\n", hashes, git, parents, named, index)
+
+
+def yanked(lock: Lock) -> dict[str, str]:
+    """Normalized name → the reason that was given, of the dists that their authors took back, by what uv remarked."""
+    from packaging.utils import canonicalize_name
+
+    found = (_YANKED.search(remark) for remark in lock.remarks)
+    return {str(canonicalize_name(one[1])): one[2] or "" for one in found if one}
 
 
 def lock_without(text: str, names: Collection[str]) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crossgrade.modules import uv
 from crossgrade.modules.contract import Lock, LockRequest, Offer, Offers
-from crossgrade.modules.locks import lock_entries
+from crossgrade.modules.locks import lock_entries, yanked
 
 _SIZE = re.compile(r"\bsize = (\d+)")
 _PUBLISHED = re.compile(r"\bupload-time = (\d{4}-\d\d-\d\d)")
@@ -24,9 +24,13 @@ _PUBLISHED = re.compile(r"\bupload-time = (\d{4}-\d\d-\d\d)")
 def all_offers(request: LockRequest, lock: Lock, run: uv.Run, environment: Mapping[str, str] = os.environ) -> Offers:
     """Both questions at once: each waits for the network far longer than it computes."""
     with ThreadPoolExecutor(2) as pool:
-        locked = pool.submit(locked_offers, request, lock, run, environment)
-        newest = pool.submit(newest_offers, request, lock, run, environment)
-        return Offers(locked.result(), newest.result())
+        asked = pool.submit(newest_offers, request, lock, run, environment)
+        locked = locked_offers(request, lock, run, environment)
+        newest = asked.result()
+    sources = {name for name, offer in locked.items() if not offer.wheel}
+    if not newest and sources:  # one dist without any wheel leaves the others without an answer
+        newest = newest_offers(request, lock, run, environment, sources)
+    return Offers(locked, newest)
 
 
 def locked_offers(
@@ -38,12 +42,20 @@ def locked_offers(
 
 
 def newest_offers(
-    request: LockRequest, lock: Lock, run: uv.Run, environment: Mapping[str, str] = os.environ
+    request: LockRequest,
+    lock: Lock,
+    run: uv.Run,
+    environment: Mapping[str, str] = os.environ,
+    without: Collection[str] = (),
 ) -> dict[str, Offer]:
-    """Of the newest versions for this Python, final ones where there are any, whatever the lock holds."""
-    text = "".join(f"{entry.dist.name}\n" for entry in lock_entries(lock.text) if entry.git is None and entry.index)
+    """Of the newest versions with a wheel for this Python, final ones where there are any, whatever the lock holds.
+
+    Nothing is built for the answer. What was yanked is left out: where that is all there is, no version is the newest.
+    """
+    left_out = {*without, *yanked(lock)}
+    names = [one.dist.name for one in lock_entries(lock.text) if one.index and one.dist.name not in left_out]
     more = ("--exclude-newer", request.exclude_newer) if request.exclude_newer else ()
-    return _ask(text, request, run, environment, more)
+    return _ask("".join(f"{name}\n" for name in names), request, run, environment, ("--no-build", *more))
 
 
 def _ask(

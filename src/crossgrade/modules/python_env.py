@@ -43,9 +43,9 @@ class Arguments:
     """The requirements are resolved when the plan is made; what is installed is exactly what the plan showed."""
 
     requirements: tuple[str, ...] = argument(
-        doc="Requirements as in requirements.txt, one for each item: `sglang==0.5.23`, with extras and markers; a wheel "
-        "by its path or address (`name @ https://…/x.whl#sha256=…`); a git repository (`name @ git+https://…@REVISION`), which "
-        "is pinned to a commit and built once. See [resolving](resolving.md).",
+        doc="Requirements as in requirements.txt, one for each item: `sglang==0.5.23`, with extras and markers; a "
+        "wheel by its path or address (`name @ https://…/x.whl#sha256=…`); a git repository (`NAME @ git+URL@REV`), "
+        "which is pinned to a commit and built once. See [resolving](resolving.md).",
         default=(),
     )
     requirements_files: tuple[str, ...] = argument(

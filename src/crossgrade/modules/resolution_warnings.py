@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 from crossgrade.knowledge import Row, table
 from crossgrade.modules.contract import Lock, LockRequest, Offer, Offers, PlanWarning
 from crossgrade.modules.dists import parse_requirement
-from crossgrade.modules.locks import LockEntry, lock_entries
+from crossgrade.modules.locks import LockEntry, lock_entries, yanked
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.version import Version
 
-_YANKED = re.compile(r"`([A-Za-z0-9._-]+)==[^`]*` is yanked(?: \(reason: \"(.*)\"\))?")
 _SHOWN_PARENTS = 3
 # Whose CUDA is that of the environment, and what it asks for when it is built for one (metadata of torch's wheels).
 _LOCAL_LABEL = re.compile(r"\+.*?cu(1[1-9])\d")
@@ -265,15 +264,11 @@ def _built(resolution: Resolution) -> Iterator[PlanWarning]:
 
 
 def _yanked(resolution: Resolution) -> Iterator[PlanWarning]:
-    from packaging.utils import canonicalize_name
-
-    for remark in resolution.lock.remarks:
-        found = _YANKED.search(remark)
-        entry = resolution.entries.get(canonicalize_name(found[1])) if found else None
-        if found and entry is not None:
-            why = f": {found[2]}" if found[2] else ", without a reason"
-            told = f"{entry.dist.name} {entry.dist.version} was yanked{why}"
-            yield warning("yanked", entry.dist.name, told, entry)
+    for name, reason in yanked(resolution.lock).items():
+        entry = resolution.entries.get(name)
+        if entry is not None:
+            why = f": {reason}" if reason else ", without a reason"
+            yield warning("yanked", name, f"{name} {entry.dist.version} was yanked{why}", entry)
 
 
 def _gone(resolution: Resolution) -> Iterator[PlanWarning]:
