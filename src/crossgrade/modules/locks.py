@@ -98,20 +98,31 @@ def with_hashes(text: str, wanted: Mapping[str, Collection[str]]) -> str:
     """
     if not wanted:
         return text
-    unwanted: set[str] = set()
-    for entry in lock_entries(text):
-        asked = wanted.get(entry.dist.name)
-        if asked is None:
-            continue
-        if not set(entry.hashes) & set(asked):
+    lines: list[str] = []
+    for entry, block in _with_own_lines(text):
+        asked = wanted.get(entry.dist.name) if entry else None
+        if entry is not None and asked is not None and not set(entry.hashes) & set(asked):
             raise TaskError(
                 f"no file of {entry.dist.name} {entry.dist.version} has a hash that the requirements file asks for",
                 remedy="Either the index serves another file than when the requirements file was written, or the "
                 "version is another one: write the file anew, or find out why.",
             )
-        unwanted.update(set(entry.hashes) - set(asked))
-    lines = [line for line in text.splitlines() if not any(f"--hash={digest}" in line for digest in unwanted)]
+        digests = [(line, _HASH.search(line)) for line in block]
+        lines += [line for line, digest in digests if asked is None or digest is None or digest[1] in asked]
     return _without_dangling_continuations(lines)
+
+
+def _with_own_lines(text: str) -> Iterator[tuple[LockEntry | None, list[str]]]:
+    """Each entry with all of its lines and comments; None with what stands before the first one."""
+    entries = lock_entries(text)
+    entry: LockEntry | None = None
+    block: list[str] = []
+    for line in text.splitlines():
+        if line[:1] not in ("", " ", "\t", "#", "-"):
+            yield entry, block
+            entry, block = next(entries), []
+        block.append(line)
+    yield entry, block
 
 
 def _without_dangling_continuations(lines: list[str]) -> str:

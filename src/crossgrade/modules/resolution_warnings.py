@@ -119,7 +119,8 @@ def _same_files(resolution: Resolution) -> Iterator[PlanWarning]:
     for row in table("cuda_same_files"):
         entries = by_stem.get(str(row["stem"]), [])
         if len(entries) > 1:
-            first, second = entries[0], entries[-1]
+            of_torch = torch_cuda(resolution.entries)
+            first, *_, second = sorted(entries, key=lambda one: cuda_release(one) == of_torch)
             yield warning(
                 "cuda-same-files",
                 first.dist.name,
@@ -130,17 +131,15 @@ def _same_files(resolution: Resolution) -> Iterator[PlanWarning]:
 
 
 def _mixed_cuda(resolution: Resolution) -> Iterator[PlanWarning]:
-    """What is for another CUDA than torch; a dist that also has a twin for torch's CUDA chooses at run time."""
+    """What is for another CUDA than torch; what also has a twin for that CUDA chooses at run time, or is another warning's."""
     entries = resolution.entries
     of_torch = torch_cuda(entries)
     if of_torch is None:
         return
-    shared = {str(row["stem"]) for row in table("cuda_same_files")}
     there = {(_stem(name), cuda_release(entry)) for name, entry in entries.items()}
     for name, entry in entries.items():
         release = cuda_release(entry)
-        stem = _stem(name)
-        if release in (None, of_torch) or ((stem, of_torch) in there and (stem != name or stem in shared)):
+        if release in (None, of_torch) or (_stem(name) != name and (_stem(name), of_torch) in there):
             continue
         yield warning(
             "cuda-mixed",
