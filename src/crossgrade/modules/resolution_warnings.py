@@ -131,7 +131,7 @@ def _same_files(resolution: Resolution) -> Iterator[PlanWarning]:
 
 
 def _mixed_cuda(resolution: Resolution) -> Iterator[PlanWarning]:
-    """What is for another CUDA than torch; what also has a twin for that CUDA chooses at run time, or is another warning's."""
+    """What is for another CUDA than torch, but where a twin for that CUDA is there too."""
     entries = resolution.entries
     of_torch = torch_cuda(entries)
     if of_torch is None:

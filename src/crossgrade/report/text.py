@@ -147,10 +147,11 @@ def explanation_lines(explanation: Mapping[str, Any], indent: str = "") -> Itera
 
 
 def warning_lines(warnings: Sequence[Mapping[str, str]], indent: str = "    ") -> Iterator[Line]:
-    """What a person should know before a plan is carried out, each by its name and with its remedy."""
-    for warning in warnings:
+    """What a person should know before a plan is carried out; a remedy is said once for those that share it."""
+    for place, warning in enumerate(warnings):
         yield Line(f"{indent}warning: {warning['name']}: {warning['message']}", "warning")
-        yield Line(f"{indent}  remedy: {warning['remedy']}", "check")
+        if place + 1 == len(warnings) or warnings[place + 1]["remedy"] != warning["remedy"]:
+            yield Line(f"{indent}  remedy: {warning['remedy']}", "check")
 
 
 def difference_lines(differences: Sequence[Mapping[str, str]]) -> Iterator[Line]:
