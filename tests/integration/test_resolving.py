@@ -233,6 +233,25 @@ def commit_all(repository: Path) -> str:
     return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
 
+def test_a_git_build_that_fails_says_why_and_leaves_nothing(machine: Machine, index: Index, tmp_path: Path) -> None:
+    source = tmp_path / "repository"
+    source.mkdir()
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "tiny-git"\nversion = "1.5"\n'
+    )
+    (source / "backend.py").write_text("def build_wheel(*_):\n    raise SystemExit('kernels.cu(7): no such thing')\n")
+    commit = commit_all(source)
+    machine.play(requirements=[f"tiny-git @ git+file://{source}@{commit}"], index_url=index.url)
+    failed = machine.run("upgrade", "--yes")
+    assert failed.code == 2, failed.stdout
+    assert "tiny-git could not be built from git" in failed.stdout
+    assert "kernels.cu(7): no such thing" in failed.stdout
+    assert list((machine.root / "store/wheels").iterdir()) == []
+    assert not list((machine.root / "store/tmp").glob("git-*"))
+    assert not (machine.root / "store/generations/2").exists()
+
+
 def test_a_wheel_by_its_path_is_known_by_its_content(machine: Machine, index: Index) -> None:
     folder = machine.folder / "files"
     folder.mkdir()

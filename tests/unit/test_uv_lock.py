@@ -165,6 +165,30 @@ def test_installing_goes_to_the_same_indexes_and_checks_hashes() -> None:
     assert " ".join(options) in " ".join(argv)
 
 
+def test_credentials_go_to_uv_by_its_environment_only() -> None:
+    index, extra = "https://m/simple", "https://x/simple"
+    request = LockRequest(
+        ("y @ https://${CROSSGRADE_CREDENTIAL_1}@h/y-1-py3-none-any.whl",),
+        "/py",
+        index_url=index,
+        extra_index_urls=("https://open/simple", extra),
+        credentials=((index, "me:one"), (extra, "you:two:2"), ("CROSSGRADE_CREDENTIAL_1", "us:three")),
+    )
+    argv = [*uv.resolve_argv(request, Path("/f")), *install_lock("/py", Path("/l"), request)]
+    assert "crossgrade0=https://m/simple" in argv
+    assert "https://open/simple" in argv
+    assert not [word for word in argv if "one" in word or "two" in word or "three" in word]
+    assert uv.uv_environment({"UV_HTTP_TIMEOUT": "7"}, request) == {
+        "UV_INDEX_CROSSGRADE0_USERNAME": "me",
+        "UV_INDEX_CROSSGRADE0_PASSWORD": "one",
+        "UV_INDEX_CROSSGRADE2_USERNAME": "you",
+        "UV_INDEX_CROSSGRADE2_PASSWORD": "two:2",
+        "CROSSGRADE_CREDENTIAL_1": "us:three",
+    }
+    assert "three" not in repr(request) + str(request.described())
+    assert uv.uv_environment({}, LockRequest((), "/py")) == {"UV_HTTP_TIMEOUT": "120"}
+
+
 def test_uv_trusts_the_certificates_of_the_machine_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -166,8 +166,8 @@ class Stating:
         if path.suffix in (".toml", ".lock"):
             raise TaskError(
                 f"{path} is no requirements file",
-                remedy="uv.lock: `uv export --format requirements-txt -o requirements.txt`; pylock.toml: "
-                "`uv pip compile pylock.toml` does not read it, export it from where it was made.",
+                remedy="For a uv.lock: `uv export --format requirements-txt -o requirements.txt`. Instead of a "
+                "pylock.toml, let the tool that wrote it write a requirements file with hashes.",
             )
         try:
             lines = tuple(parse_requirements(path.read_text(encoding="utf-8"), str(path)))
