@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -64,6 +65,16 @@ def parse_lock(text: str) -> tuple[LockedDist, ...]:
 
 def lock_entries(text: str) -> Iterator[LockEntry]:
     """The entries of a lock in order of text. Raises TaskError as `parse_lock` does."""
+    yield from _entries(text)
+
+
+@lru_cache(maxsize=4)
+def _entries(text: str) -> tuple[LockEntry, ...]:
+    """Kept, for a plan looks into the same lock several times, and reading 200 requirements takes 10 ms."""
+    return tuple(_read_entries(text))
+
+
+def _read_entries(text: str) -> Iterator[LockEntry]:
     for lines, comments in _blocks(text):
         joined = " ".join(line.rstrip("\\").strip() for line in lines)
         requirement, hashes = _HASH.sub("", joined).strip(), tuple(_HASH.findall(joined))
