@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ def request_digest(request: LockRequest) -> str:
 
     The interpreter does not count: CUDA's wheels are for any Python 3.
     """
-    asked = {**asdict(request), "python": "", "platform": os.uname().machine, "layout": LAYOUT}
+    asked = {**request.described(), "python": "", "platform": os.uname().machine, "layout": LAYOUT}
     return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -158,13 +158,16 @@ def install(work: Work, context: ApplyContext) -> Toolkit:
 
 
 def _install(lock: Lock, request: LockRequest, work: Path, context: ApplyContext) -> None:
-    from crossgrade.modules.uv import explain, index_environment, install_lock
+    from crossgrade.modules.uv import explain, install_lock, persistently, uv_environment
 
     lock_file = work / "lock.txt"
     lock_file.write_text(lock.text, encoding="utf-8")
     argv = install_lock(request.python, lock_file, request, target=work / "site", compile_bytecode=False)
     context.progress(f"installing {len(lock.dists)} wheels")
-    completed = context.run(argv, environment=index_environment(context.host.environment), log_name="cuda_toolkit.log")
+    environment = uv_environment(context.host.environment, request)
+    completed = persistently(
+        lambda: context.run(argv, environment=environment, log_name="cuda_toolkit.log"), context.progress
+    )
     if not completed.succeeded:
         raise TaskError(
             f"uv could not install the toolkit: {explain(completed.stderr) or completed.outcome()}",
