@@ -11,7 +11,7 @@ over the disk and adds its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +65,7 @@ class ModuleHost:
     messages: list[str] = field(default_factory=list)
     activations: list[tuple[int | None, int | None]] = field(default_factory=list)
     locks: dict[LockRequest, Lock] = field(default_factory=dict)
+    pins: dict[str, str] = field(default_factory=dict)
     verbosity: int = 0
     confirm_within: int | None = None
     deep: bool = False
@@ -116,6 +117,11 @@ class ModuleHost:
         """The lock that the test laid ready under this request."""
         return self.locks[request]
 
+    def pinned(self, name: str, find: Callable[[], str]) -> str:
+        if name not in self.pins:
+            self.pins[name] = find()
+        return self.pins[name]
+
     def template(self, text: str, name: str) -> str:
         from crossgrade.playbook.templating import Templar
 
@@ -157,6 +163,7 @@ class ModuleHost:
         timeout: float | None = None,
         input_text: str | None = None,
         log_name: str = "",
+        shown: Callable[[str], str] | None = None,
     ) -> Completed:
         return run_process(
             argv,
@@ -164,7 +171,7 @@ class ModuleHost:
             cwd=cwd,
             timeout=timeout,
             input=input_text,
-            on_line=self.messages.append,
+            on_line=self.messages.append if shown is None else lambda line: self.messages.append(shown(line)),
             log=self.log_directory / log_name if log_name else None,
         )
 

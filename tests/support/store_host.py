@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,11 @@ class StoreHost(ModuleHost):
         timeout: float | None = None,
         input_text: str | None = None,
         log_name: str = "",
+        shown: Callable[[str], str] | None = None,
     ) -> Completed:
         self.started.append(tuple(argv))
         return super().run(
-            argv, environment=environment, cwd=cwd, timeout=timeout, input_text=input_text, log_name=log_name
+            argv, environment=environment, cwd=cwd, timeout=timeout, input_text=input_text, log_name=log_name, shown=shown
         )
 
 

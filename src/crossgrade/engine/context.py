@@ -60,6 +60,7 @@ class JournaledContext:
         timeout: float | None = None,
         input_text: str | None = None,
         log_name: str = "",
+        shown: Callable[[str], str] | None = None,
     ) -> Completed:
         from crossgrade.process import run_process
 
@@ -69,7 +70,7 @@ class JournaledContext:
             cwd=cwd,
             timeout=timeout,
             input=input_text,
-            on_line=self._progress_line,
+            on_line=self._progress_line if shown is None else lambda line: self._progress_line(shown(line)),
             log=self.log_directory / log_name if log_name else None,
         )
         self.view.remember_failure(completed)

@@ -129,6 +129,14 @@ class TaskView:
             self.machine.locks[digest] = resolve_lock(request, self.run, self.environment)
         return self.machine.locks[digest]
 
+    def pinned(self, name: str, find: Callable[[], str]) -> str:
+        """Kept among the locks, as a lock without dists: a saved plan brings it along with them."""
+        key = f"pinned {name}"
+        if key not in self.machine.locks:
+            value = find()
+            self.machine.locks[key] = Lock(value, sha256(value.encode()).hexdigest(), ())
+        return self.machine.locks[key].text
+
     def installed_bytes(self, request: LockRequest, lock: Lock) -> int:
         if not self.check_mode or not lock.dists:
             return 0  # only a plan asks, and asking takes a moment

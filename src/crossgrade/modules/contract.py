@@ -268,6 +268,10 @@ class HostView(Protocol):
         """What the indexes have of the dists of a lock; only a plan asks, in a run there is nothing in it."""
         ...
 
+    def pinned(self, name: str, find: Callable[[], str]) -> str:
+        """What `name` (a branch of a repository, say) stands for: found once per plan, and kept by its run."""
+        ...
+
     def installed_bytes(self, request: LockRequest, lock: Lock) -> int:
         """About how many bytes the dists of a lock take when they are installed; 0 when nobody can say."""
         ...
@@ -320,10 +324,12 @@ class ApplyContext(Protocol):
         timeout: float | None = None,
         input_text: str | None = None,
         log_name: str = "",
+        shown: Callable[[str], str] | None = None,
     ) -> Completed:
         """Run a program whose output goes to the live progress line and to a log file of the run.
 
-        `environment` is laid over the task's environment. A non-zero exit is not an error here: look at it.
+        `environment` is laid over the task's environment. `shown` says what the progress line shows for a line of
+        output. A non-zero exit is not an error here: look at it.
         """
         ...
 

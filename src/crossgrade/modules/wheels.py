@@ -136,6 +136,19 @@ def recorded_files(file: Path) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if row[1] and ".data/" not in row[0]}
 
 
+def metadata_of(file: Path) -> dict[str, list[str]]:
+    """The fields of a wheel's METADATA, each with all of its values. Raises TaskError for what is no wheel."""
+    from email.parser import HeaderParser
+
+    try:
+        with zipfile.ZipFile(file) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            message = HeaderParser().parsestr(archive.read(name).decode("utf-8", "replace"))
+    except (zipfile.BadZipFile, StopIteration, OSError) as error:
+        raise TaskError(f"{file.name} is no wheel: {error or 'it has no METADATA'}") from error
+    return {name: [str(value) for value in message.get_all(name) or ()] for name in message.keys()}  # noqa: SIM118 - a Message
+
+
 def write_record(folder: Path, wheel: BuiltWheel) -> None:
     """Write the record beside the wheel, whole or not at all."""
     from crossgrade.store.atomic import write_file

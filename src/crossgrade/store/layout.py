@@ -5,6 +5,8 @@
     ROOT/generations/N/           generation.json  manifest.jsonl  venv/  caches/  verdicts/KEY.json
     ROOT/toolkits/DIGEST/         a CUDA toolkit, shared by generations; toolkit.json marks it complete
     ROOT/wheels/KEY/              a wheel that was built here; wheel.json marks it complete
+    ROOT/build-environments/D/    a venv that builds run in, named by its lock; build-environment.json marks it complete
+    ROOT/sources/KIND-DIGEST/     what was fetched to be built: a bare git repository, a source distribution
     ROOT/locks/DIGEST.json        resolved locks
     ROOT/downloads/               large files on their way here, as far as they have come
     ROOT/runs/ID/                 report.json and logs of a run
@@ -36,6 +38,8 @@ _FOLDERS = {
     "generations": _PASSABLE,
     "toolkits": _PASSABLE,
     "wheels": 0o700,
+    "build-environments": 0o700,
+    "sources": 0o700,
     "locks": 0o700,
     "runs": 0o700,
     "tmp": 0o700,
@@ -80,6 +84,13 @@ class Store:
 
     def wheel_folder(self, key: str) -> Path:
         return self.root / "wheels" / key
+
+    def build_environment(self, digest: str) -> Path:
+        return self.root / "build-environments" / digest
+
+    @property
+    def sources(self) -> Path:
+        return self.root / "sources"
 
     def run_folder(self, run_id: str) -> Path:
         return self.root / "runs" / run_id
