@@ -49,7 +49,13 @@ class StoreHost(ModuleHost):
     ) -> Completed:
         self.started.append(tuple(argv))
         return super().run(
-            argv, environment=environment, cwd=cwd, timeout=timeout, input_text=input_text, log_name=log_name, shown=shown
+            argv,
+            environment=environment,
+            cwd=cwd,
+            timeout=timeout,
+            input_text=input_text,
+            log_name=log_name,
+            shown=shown,
         )
 
 

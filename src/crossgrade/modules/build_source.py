@@ -78,6 +78,7 @@ def _git(wanted: Wanted, subdirectory: str, host: HostView) -> Source:
     path = absolute(wanted.git, host)
     repository = str(path) if "://" not in wanted.git and path.is_dir() else wanted.git
     source = GitSource(repository, wanted.revision or "HEAD", wanted.mirrors or {})
+    git_source.require_plain(source)
     if source.is_local and not path.is_dir():
         raise TaskError(f"there is no git repository at {path}", remedy="Give a URL, or the path of a clone.")
     commit = git_source.commit_of(source, host)

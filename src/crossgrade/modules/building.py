@@ -190,6 +190,8 @@ def inspect(project: Project[A], arguments: A, host: HostView) -> State:
         "toolkit": build_inputs.toolkit_identity(cuda_home, host),
         "compiler": build_inputs.compiler_identity(around),
         "python": abi,
+        # of a build without torch too: what the wheel asks for is held against it
+        "torch": [arguments.torch, arguments.allow_other_torch] if arguments.torch else [],
         "build environment": environment.lock.digest if environment else "",
     }
     key = sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]

@@ -73,13 +73,13 @@ def git_environment(
 
 def commit_of(source: GitSource, host: HostView) -> str:
     """The full commit that the revision stands for; in a run, the one that the plan found. Raises TaskError."""
-    _check(source)
     if _COMMIT.fullmatch(source.revision):
         return source.revision
     return host.pinned(f"git {source.shown} {source.revision}", lambda: look_up(source, host))
 
 
-def _check(source: GitSource) -> None:
+def require_plain(source: GitSource) -> None:
+    """Raises TaskError for what git would take for an option, or for a helper program to start."""
     for text, what in ((source.repository, "repository"), (source.revision, "revision")):
         if not text or text.startswith("-") or "\0" in text or "\n" in text:
             raise TaskError(f"{text!r} is no {what}")
