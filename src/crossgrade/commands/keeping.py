@@ -83,6 +83,7 @@ def _gc(options: Options, request: Request) -> int:
         ("generation", collected.generations),
         ("toolkit", collected.toolkits),
         ("wheel", collected.wheels),
+        ("for builds:", collected.for_builds),
     ):
         terminal.write(Line(f"removed {what} {name}", "changed") for name in names)
     for kept, reason in collected.kept.items():

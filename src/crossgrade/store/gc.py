@@ -15,7 +15,10 @@ from crossgrade.store.processes import Turn, find_users
 
 @dataclass(frozen=True)
 class Collected:
-    """What was removed, and why the rest was kept, by number. `bytes` is what the removed files held."""
+    """What was removed, and why the rest was kept, by number. `bytes` is what the removed files held.
+
+    `for_builds` are build environments and fetched sources: no generation needs them, a build makes them again.
+    """
 
     generations: tuple[int, ...]
     kept: Mapping[int, str]
@@ -23,6 +26,7 @@ class Collected:
     toolkits: tuple[str, ...]
     wheels: tuple[str, ...]
     bytes: int
+    for_builds: tuple[str, ...] = ()
 
 
 def reasons_to_keep(
@@ -98,8 +102,10 @@ def collect(store: Store, *, predecessor: int | None, turns: Sequence[Turn], kee
     freed += size_of(downloads)
     remove_path(downloads)
     wheels, more = _collect_folder(store.root / "wheels", _named(remaining, "wheels"))
+    for_builds, for_them = _remove_all(store.root / "build-environments", store.sources)
+    freed += more + for_them
     kept = {number: reasons[number] for number in sorted(reasons) if number in known}
-    return Collected(tuple(numbers), kept, hidden, tuple(toolkits), tuple(wheels), freed + more)
+    return Collected(tuple(numbers), kept, hidden, tuple(toolkits), tuple(wheels), freed, tuple(for_builds))
 
 
 def _named(generations: Sequence[Generation], what: str) -> set[str]:
@@ -114,6 +120,16 @@ def _collect_folder(folder: Path, named: Collection[str]) -> tuple[list[str], in
     freed = sum(size_of(folder / name) for name in gone)
     for name in gone:
         remove_path(folder / name)
+    return gone, freed
+
+
+def _remove_all(*folders: Path) -> tuple[list[str], int]:
+    gone, freed = [], 0
+    for folder in folders:
+        for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+            freed += size_of(entry)
+            remove_path(entry)
+            gone.append(f"{folder.name}/{entry.name}")
     return gone, freed
 
 
