@@ -29,15 +29,8 @@ PLAYBOOK = """
 """
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    place = write_project(tmp_path / "repository" / "kernels").parent
-    commit_all(place)
-    (tmp_path / "play.yml").write_text(PLAYBOOK.replace("@GIT@", f"file://{place}"))
-    return place
-
-
 def options(repository: Path) -> tuple[str, str, str, str]:
+    (repository.parent / "play.yml").write_text(PLAYBOOK.replace("@GIT@", f"file://{repository}"))
     return "--playbook", str(repository.parent / "play.yml"), "--root", str(repository.parent / "root")
 
 

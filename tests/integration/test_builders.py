@@ -2,65 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.builds import built, in_git
 from tests.support.module_host import plan_module, run_module
 from tests.support.small_project import CMAKE, call, commit_all, git, told, write_project
 from tests.support.store_host import StoreHost, planned_change, undo_steps
-from tests.support.toolkits import toolkits, uv_program
+from tests.support.toolkits import uv_program
 
 from crossgrade.errors import TaskError
-from crossgrade.modules import extension_build, flashinfer_build, sgl_kernel_build, sglang_build
+from crossgrade.modules import extension_build, sgl_kernel_build
 from crossgrade.modules.contract import Change, Unchanged
-from crossgrade.store.layout import remove_path
 
 BUILD = extension_build.MODULE
 # A host that does not exist, by RFC 2606: no network answers for it, here or anywhere.
 NOWHERE = "https://nowhere.invalid"
 
 
-@pytest.fixture(scope="session")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the build environments of all tests are kept."""
-    return tmp_path_factory.mktemp("environments")
-
-
 @pytest.fixture
-def host(tmp_path: Path, environments: Path) -> Iterator[StoreHost]:
-    host = StoreHost(tmp_path, environment={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"})
-    place = host.store.build_environment("any").parent
-    remove_path(place)
-    place.symlink_to(environments)
-    yield host
-    place.unlink()
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    place = write_project(tmp_path / "repository" / "kernels").parent
-    commit_all(place)
-    return place
-
-
-def built(arguments: dict[str, Any], host: StoreHost) -> dict[str, Any]:
-    return dict(run_module(BUILD, arguments, host).values)
-
-
-def in_git(repository: Path, **more: Any) -> dict[str, Any]:
-    return {
-        "git": f"file://{repository}",
-        "subdirectory": "kernels",
-        "build_requirements": ["setuptools>=61", "ninja"],
-        **more,
-    }
+def host(builder: StoreHost) -> StoreHost:
+    return builder
 
 
 # ---- git
@@ -322,86 +289,3 @@ def test_a_source_distribution_by_its_url_and_as_a_file(host: StoreHost) -> None
 def test_an_index_without_a_source_distribution(host: StoreHost) -> None:
     with pytest.raises(TaskError, match=r"no source distribution of sgl-kernel==0\.3\.21"):
         plan_module(sgl_kernel_build.MODULE, {"sdist": "sgl-kernel==0.3.21", "torch": "2.9.1"}, host.planning())
-
-
-# ---- checks of the wheel and of the environment
-
-
-def test_a_wheel_that_asks_for_another_torch_is_refused(host: StoreHost) -> None:
-    place = write_project(host.directory / "python", needs="Requires-Dist: torch==2.9.1")
-    arguments = {"source": str(place), "torch": "2.14.1", "version": "1.0"}
-    with pytest.raises(TaskError, match=r"asks for torch==2\.9\.1, and was built for torch 2\.14\.1"):
-        run_module(sglang_build.MODULE, {**arguments, "subdirectory": ""}, host)
-    undo_steps(sglang_build.MODULE, host)
-    assert not list(host.store.wheel_folder("any").parent.iterdir())
-    allowed = {**arguments, "subdirectory": "", "allow_other_torch": True}
-    values = run_module(sglang_build.MODULE, allowed, host).values
-    assert told(values["wheel"])["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SGLANG"] == "1.0"
-
-
-def test_what_the_build_environment_lacks_is_named(repository: Path, host: StoreHost) -> None:
-    with pytest.raises(TaskError, match=r"lacks what .* asks for: ninja"):
-        built(in_git(repository, build_requirements=["setuptools>=61"]), host)
-
-
-def test_rust_is_asked_for_before_the_build(host: StoreHost) -> None:
-    place = write_project(host.directory / "sglang" / "python")
-    text = (place / "pyproject.toml").read_text().replace('"ninja"]', '"ninja", "setuptools-rust>=1.10"]')
-    (place / "pyproject.toml").write_text(text)
-    host.environment = {**host.environment, "PATH": "/usr/bin:/bin"}
-    assert shutil.which("cargo", path="/usr/bin:/bin") is None
-    arguments: dict[str, Any] = {"source": str(place.parent), "subdirectory": "python"}
-    with pytest.raises(TaskError, match=r"compiles Rust \(setuptools-rust\), and there is no cargo"):
-        plan_module(sglang_build.MODULE, arguments, host.planning())
-    change = planned_change(sglang_build.MODULE, {**arguments, "rust_extensions": ["none"]}, host.planning())
-    assert change.payload["state"].variables == {"SGLANG_BUILD_RUST_EXTS": "none"}
-
-
-def test_a_failed_build_shows_its_last_lines_and_is_taken_back(repository: Path, host: StoreHost) -> None:
-    (repository / "kernels" / "two.c").write_text("int two(void) { return nothing; }\n")
-    commit_all(repository)
-    with pytest.raises(
-        TaskError, match=r"(?s)the build of repository failed \(exit code 2\).*nothing.*undeclared"
-    ) as failure:
-        built(in_git(repository), host)
-    log = Path(re.search(r"whole output is in (\S+\.log)", failure.value.remedy)[1])  # type: ignore[index]
-    assert "ninja: build stopped" in log.read_text()
-    assert undo_steps(BUILD, host)[0] == "removed the half-made build"
-    assert not list(host.store.temporary.iterdir())
-    assert not list(host.store.wheel_folder("any").parent.iterdir())
-
-
-def test_a_build_environment_is_made_anew_when_its_files_are_gone(tmp_path: Path) -> None:
-    host = StoreHost(tmp_path)
-    place = write_project(tmp_path / "source")
-    arguments: dict[str, Any] = {"source": str(place), "build_requirements": ["setuptools>=61", "ninja"]}
-    built(arguments, host)
-    environment = next(host.store.build_environment("any").parent.iterdir())
-    link = next(path for path in environment.rglob("*.py") if path.is_symlink() and "setuptools" in path.parts)
-    link.unlink()
-    link.symlink_to("/nowhere/at/all.py")
-    change = planned_change(BUILD, {**arguments, "environment": {"X": "1"}}, host)
-    assert "build environment" in {each.subject for each in change.differences}
-    built({**arguments, "environment": {"X": "1"}}, host)
-    assert link.exists()
-
-
-def test_flashinfer_is_told_what_it_reads(host: StoreHost) -> None:
-    place = write_project(host.directory / "flashinfer")
-    arguments = {"source": str(place), "local_version": "sm120", "architectures": ["12.0f"]}
-    saw = told(run_module(flashinfer_build.MODULE, arguments, host).values["wheel"])
-    assert (saw["BUILD_NIXL_EP"], saw["FLASHINFER_LOCAL_VERSION"]) == ("0", "sm120")
-    assert saw["FLASHINFER_CUDA_ARCH_LIST"] == "12.0f"
-
-
-def test_a_toolkit_is_named_by_its_real_place(host: StoreHost) -> None:
-    toolkit_13 = toolkits().cuda_13_0
-    link = host.directory / "cuda"
-    link.symlink_to(toolkit_13)
-    place = write_project(host.directory / "source")
-    arguments = {"source": str(place), "cuda_home": str(link), "build_requirements": ["setuptools>=61", "ninja"]}
-    saw = told(built(arguments, host)["wheel"])
-    assert saw["CUDA_HOME"] == saw["CUDA_PATH"] == str(toolkit_13.resolve())
-    assert str(toolkit_13.resolve() / "bin") in saw["PATH"].split(":")
-    without = {name: value for name, value in arguments.items() if name != "cuda_home"}
-    assert isinstance(plan_module(BUILD, without, host), Change), "the toolkit counts"

@@ -20,8 +20,8 @@ from tests.support.small_project import commit_all
 from tests.support.store_host import StoreHost, planned_change
 
 from crossgrade.errors import TaskError
-from crossgrade.inspect.device_code import read_device_file
-from crossgrade.inspect.elf import FileSource
+from crossgrade.inspect.device_code import read_device_code
+from crossgrade.inspect.elf import FileSource, parse_elf
 from crossgrade.modules import cuda_toolkit, extension_build, flashinfer_build, sgl_kernel_build, sglang_build
 from crossgrade.modules.contract import Unchanged
 from crossgrade.modules.wheels import metadata_of
@@ -117,7 +117,7 @@ def test_a_cuda_extension_against_the_torch_of_the_candidate(tmp_path: Path) -> 
     with zipfile.ZipFile(wheel_of(values)) as archive:
         built = Path(archive.extract(library, tmp_path))
     with FileSource(str(built)) as code:
-        device = read_device_file(code)
+        device = read_device_code(code, parse_elf(code))
     assert device is not None
     assert set(device.by_name) == {"sm_120"}
     shown = [message for message in host.messages if re.match(r"\[\d+/\d+\]", message)]

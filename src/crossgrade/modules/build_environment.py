@@ -118,8 +118,11 @@ def _must(context: ApplyContext, argv: Sequence[str], what: str, environment: di
         )
 
 
-def unmet(requirements: Sequence[str], environment: BuildEnvironment) -> list[str]:
-    """The build requirements that the lock does not meet. Pure but for the environment markers of this machine."""
+def unmet(requirements: Sequence[str], environment: BuildEnvironment, *, any_version: bool = False) -> list[str]:
+    """The build requirements that the lock does not meet; with `any_version`, those of which it has none at all.
+
+    Pure but for the environment markers, which are of this machine.
+    """
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
@@ -134,6 +137,6 @@ def unmet(requirements: Sequence[str], environment: BuildEnvironment) -> list[st
         if wanted.marker is not None and not wanted.marker.evaluate():
             continue
         version = there.get(canonicalize_name(wanted.name))
-        if version is None or not wanted.specifier.contains(version, prereleases=True):
+        if version is None or not (any_version or wanted.specifier.contains(version, prereleases=True)):
             lacking.append(text)
     return lacking

@@ -99,9 +99,12 @@ def _prepare(arguments: BuildArguments, state: State, work: Path, context: Apply
 
 def _require_possible(arguments: BuildArguments, state: State, project: Path, host: HostView) -> None:
     """What the plan could not know of a source that was not here yet. Raises TaskError."""
-    requires, _ = build_system(build_source.text_of(project / "pyproject.toml") or "")
+    pyproject = build_source.text_of(project / "pyproject.toml")
+    requires = build_system(pyproject)[0] if pyproject is not None else ()
     if state.environment is not None:
-        if lacking := build_environment.unmet(requires, state.environment):
+        # whoever names other versions in the playbook means them
+        lacking = build_environment.unmet(requires, state.environment, any_version=bool(arguments.build_requirements))
+        if lacking:
             raise TaskError(
                 f"the build environment lacks what {state.source.shown} asks for: {', '.join(lacking)}",
                 remedy=f"build_requirements: [{', '.join(map(repr, requires))}]",
@@ -173,6 +176,10 @@ def _compiler_cache(state: State, work: Work) -> dict[str, str]:
     if not state.cache:
         return {}
     found = {f"CMAKE_{language}_COMPILER_LAUNCHER": state.cache for language in ("C", "CXX", "CUDA")}
+    if (
+        Path(state.cache).name == "ccache"
+    ):  # each build lies in a folder of its own, which must not make a miss of a hit
+        found |= {"CCACHE_BASEDIR": str(work.folder), "CCACHE_NOHASHDIR": "true"}
     if (work.project / "CMakeLists.txt").is_file():
         return found
     if state.cuda_home:
