@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tests.support.store_host import StoreHost, planned_change, undo_steps
 from tests.support.toolkits import toolkits, uv_program
 
 from crossgrade.errors import TaskError
+from crossgrade.inspect.device_code import read_device_code
+from crossgrade.inspect.elf import FileSource, parse_elf
 from crossgrade.modules import extension_build, flashinfer_build, sglang_build
 from crossgrade.modules.contract import Change
 
@@ -151,3 +154,28 @@ def test_a_toolkit_is_named_by_its_real_place(host: StoreHost) -> None:
     assert str(toolkit_13.resolve() / "bin") in saw["PATH"].split(":")
     without = {name: value for name, value in arguments.items() if name != "cuda_home"}
     assert isinstance(plan_module(BUILD, without, host), Change), "the toolkit counts"
+
+
+CUDA = """\
+cmake_minimum_required(VERSION 3.20)
+project(small LANGUAGES CUDA)
+add_library(small SHARED one.cu)
+"""
+
+
+def test_cmake_compiles_cuda_for_what_is_asked(host: StoreHost) -> None:
+    place = write_project(host.directory / "source", cmake=CUDA)
+    (place / "one.cu").write_text('__global__ void k(int* x) { *x = 1; }\nextern "C" int one() { return 1; }\n')
+    arguments = {
+        "source": str(place),
+        "cuda_home": str(toolkits().cuda_13_0),
+        "architectures": ["12.0f", "12.0a"],
+        "build_requirements": ["setuptools>=61", "ninja", "cmake==4.3.*"],
+    }
+    wheel = next(Path(built(arguments, host)["wheel"]).glob("*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.extract("small_kernels/libsmall.so", host.directory)
+    with FileSource(library) as source:
+        device = read_device_code(source, parse_elf(source))
+    assert device is not None
+    assert set(device.by_name) == {"sm_120f", "sm_120a"}

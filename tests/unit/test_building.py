@@ -261,3 +261,8 @@ def test_an_honest_archive_is_unpacked_and_states_its_version(tmp_path: Path) ->
     assert sdist_source.stated_version(folder) == ("small", "1.0")
     assert (folder / "link").read_text() == "#!/bin/sh\n"
     assert (folder / "run.sh").stat().st_mode & 0o7777 == 0o755, "no setuid"
+
+
+def test_a_url_keeps_its_password_to_itself() -> None:
+    source = GitSource("https://user:secret@git.house/x", "main", {})
+    assert source.shown == "https://git.house/x"
