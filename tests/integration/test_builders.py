@@ -6,7 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -145,6 +149,7 @@ def test_wrong_repositories_are_named(repository: Path, host: StoreHost) -> None
         (in_git(repository, revision="--upload-pack=x"), "is no revision"),
         ({"git": "ext::sh -c id"}, "would start a helper program"),
         ({"git": f"{NOWHERE}/x", "revision": "main"}, "git cannot read https://nowhere.invalid/x: .*resolve host"),
+        ({"git": f"{NOWHERE}/x", "revision": "0" * 40}, r"hosts that do not answer \(nowhere\.invalid: fatal"),
         ({"source": str(repository), "subdirectory": "../x"}, "leads out of the source"),
         ({"sdist": "six"}, "names no exact version"),
         ({"sdist": f"{NOWHERE}/six-1.0.tar.gz"}, "checked by nothing"),
@@ -167,7 +172,7 @@ def test_submodules_come_along_or_are_refused_with_a_remedy(tmp_path: Path, host
     (main / ".gitmodules").write_text(f'[submodule "library"]\n\tpath = library\n\turl = {NOWHERE}/library\n')
     commit_all(main)
     arguments = {"git": str(main), "build_requirements": ["setuptools>=61", "ninja"]}
-    with pytest.raises(TaskError, match=r"(?s)clones from hosts that do not answer \(nowhere\.invalid.*mirrors"):
+    with pytest.raises(TaskError, match=r"(?s)of hosts that do not answer \(nowhere\.invalid.*mirrors"):
         plan_module(BUILD, arguments, host.planning())
     values = built({**arguments, "mirrors": {f"{NOWHERE}/": f"{tmp_path}/mirror/"}}, host)
     assert call(values["wheel"], "two", tmp_path) == 22
@@ -271,18 +276,30 @@ def test_a_source_distribution_of_the_index(host: StoreHost) -> None:
         built({**arguments, "environment": {"X": "1"}}, host)
 
 
-def test_a_source_distribution_by_its_url_and_as_a_file(host: StoreHost) -> None:
+@pytest.fixture
+def served(host: StoreHost) -> Iterator[str]:
+    """The address of a server that has the files of the host's directory."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(host.directory))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_source_distribution_by_its_url_and_as_a_file(host: StoreHost, served: str) -> None:
     place = write_project(host.directory / "small_kernels-1.0")
     (place / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: small-kernels\nVersion: 1.0\n")
     file = shutil.make_archive(str(host.directory / "small_kernels-1.0"), "gztar", host.directory, place.name)
     by_file = built({"sdist": file, "build_requirements": ["setuptools>=61", "ninja"]}, host)
     digest = subprocess.run(["sha256sum", file], capture_output=True, text=True, check=True).stdout.split()[0]
-    url = {"sdist": f"file://{file}", "sha256": digest, "build_requirements": ["setuptools>=61", "ninja"]}
+    url = {"sdist": f"{served}/{Path(file).name}", "sha256": digest, "build_requirements": ["setuptools>=61", "ninja"]}
     assert isinstance(plan_module(BUILD, url, host), Unchanged), "the same content is the same source"
     assert told(by_file["wheel"])["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SMALL_KERNELS"] == "1.0"
     built({**url, "environment": {"X": "1"}}, host)
     assert (host.store.sources / f"sdist-{digest}").is_dir()
-    with pytest.raises(TaskError, match="is not what was planned: its sha256 is"):
+    with pytest.raises(TaskError, match=f"has the sha256 {digest} .*, not {'0' * 64}: it is not used"):
         built({**url, "sha256": "0" * 64}, host)
 
 

@@ -76,7 +76,7 @@ def test_the_kernels_of_sglang_say_why_they_cannot_be_built_here(tmp_path: Path)
     arguments = {"git": "https://github.com/sgl-project/sglang", "revision": "v0.5.9", "torch": TORCH}
     with pytest.raises(TaskError, match=r"git cannot read https://github\.com/sgl-project/sglang"):
         plan_module(sgl_kernel_build.MODULE, arguments, host.planning())
-    with pytest.raises(TaskError, match=r"clones from hosts that do not answer \(github\.com"):
+    with pytest.raises(TaskError, match=r"needs repositories of hosts that do not answer \(github\.com"):
         plan_module(sgl_kernel_build.MODULE, {**arguments, "revision": "0" * 40}, host.planning())
 
 

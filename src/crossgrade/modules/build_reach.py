@@ -113,4 +113,4 @@ def require_answers(
             f"; or give checkouts on this machine: cmake_sources: {{{', '.join(f'{name}: PATH' for name in named)}}}"
         )
     shown = ", ".join(f"{shown_url(each.url)}{f' at {each.tag[:12]}' if each.tag else ''}" for each in lost)
-    raise TaskError(f"the build clones from hosts that do not answer ({said}): {shown}", remedy=f"{remedy}.")
+    raise TaskError(f"the build needs repositories of hosts that do not answer ({said}): {shown}", remedy=f"{remedy}.")

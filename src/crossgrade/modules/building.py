@@ -26,6 +26,7 @@ from crossgrade.modules.build_environment import BuildEnvironment, build_system,
 from crossgrade.modules.build_source import Source, Wanted, cmake_files, find_source, reader, top_reader
 from crossgrade.modules.contract import Change, Difference, HostView, LockRequest, Plan, Prediction, Unchanged
 from crossgrade.modules.files import absolute
+from crossgrade.modules.git_source import repository_at
 from crossgrade.modules.source_tree import digest_of_tree
 from crossgrade.modules.wheels import BuiltWheel
 from crossgrade.playbook.arguments import argument
@@ -292,18 +293,23 @@ def _require_possible(arguments: BuildArguments, state: State, requires: Sequenc
     modules = top(".gitmodules") if state.source.git and arguments.submodules else None
     if modules:
         wanted += build_reach.submodules_in(modules)
-    if not wanted and state.source.kind != "directory" and read("pyproject.toml") is None:
-        wanted = [build_reach.Fetched(host_name, url) for host_name, url in _known_clones(state.project)]
-        if arguments.cmake_sources:
-            return  # which of them are wanted is only known from the source
+    git = state.source.git
+    if git is not None and repository_at(git, state.source.commit, host.store) is None:
+        # which of its own clones have a checkout here is only known from the source
+        wanted = [] if arguments.cmake_sources else _known_clones(state.project)
+        wanted.append(build_reach.Fetched("", git.repository))
     build_reach.require_answers(wanted, arguments.cmake_sources, arguments.mirrors, host)
 
 
-def _known_clones(project: str) -> list[tuple[str, str]]:
+def _known_clones(project: str) -> list[build_reach.Fetched]:
     from crossgrade.knowledge import table
 
     rows = [row for row in table("build_projects") if row["project"] == project]
-    return [("", str(url)) for row in rows for url in (row["clones"] if isinstance(row["clones"], list) else [])]
+    return [
+        build_reach.Fetched("", str(url))
+        for row in rows
+        for url in (row["clones"] if isinstance(row["clones"], list) else [])
+    ]
 
 
 def require_rust(requires: Sequence[str], variables: Mapping[str, str], environment: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from crossgrade.errors import TaskError
 from crossgrade.facts.indexes import shown_url
 from crossgrade.modules.contract import ApplyContext, HostView, LockRequest
+from crossgrade.modules.downloading import download
 from crossgrade.modules.wheels import sha256_of
 from crossgrade.places import free_bytes, shown_bytes
 from crossgrade.store.layout import Store
@@ -24,9 +25,7 @@ from crossgrade.store.layout import Store
 _STATED = re.compile(r'^sdist = \{ url = "([^"]+)".*hashes = \{[^}]*\bsha256 = "([0-9a-f]{64})"', re.MULTILINE)
 _PATH = re.compile(r'^sdist = \{ path = "([^"]+)".*hashes = \{[^}]*\bsha256 = "([0-9a-f]{64})"', re.MULTILINE)
 _ENDINGS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
-DOWNLOAD_SECONDS = 120.0  # without a byte
-ATTEMPTS = 3
-_CHUNK = 1 << 20
+_LARGEST_TEXT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,11 @@ def find_sdist(given: str, sha256: str, request: LockRequest, host: HostView, pa
 
     Raises TaskError when there is none, or when it is not what `sha256` says.
     """
+    if given.startswith("file://"):
+        from urllib.parse import unquote, urlsplit
+
+        given = unquote(urlsplit(given).path)
+        path = Path(given)
     if "://" in given:
         if not sha256:
             raise TaskError(f"{shown_url(given)} is to be checked by nothing", remedy="Give its `sha256` too.")
@@ -133,9 +137,7 @@ def fetch(sdist: Sdist, context: ApplyContext, work: Path) -> Path:
         return _checked(kept / sdist.file, sdist)
     new = work / "sdist"
     new.mkdir(mode=0o700)
-    context.progress(f"downloading {sdist.file}")
-    _download(sdist, new / sdist.file, context)
-    _checked(new / sdist.file, sdist)
+    download(sdist.place, new / sdist.file, sdist.sha256, context.host.environment, context.progress)
     kept.parent.mkdir(mode=0o700, exist_ok=True)
     new.rename(kept)
     return kept / sdist.file
@@ -151,51 +153,6 @@ def _checked(file: Path, sdist: Sdist) -> Path:
             remedy="Somebody has changed it where it comes from. Do not build it before you know who.",
         )
     return file
-
-
-def _download(sdist: Sdist, file: Path, context: ApplyContext) -> None:
-    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
-
-    retrying = Retrying(
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_exponential_jitter(initial=1, max=15),
-        retry=retry_if_exception_type(OSError),
-        reraise=True,
-    )
-    try:
-        retrying(_read, sdist.place, file, context)
-    except (OSError, ValueError) as error:
-        raise TaskError(
-            f"{shown_url(sdist.place)} cannot be downloaded: {error}",
-            remedy="Check the network and the proxy (HTTPS_PROXY); or download it elsewhere and give its path.",
-        ) from error
-
-
-def _read(url: str, file: Path, context: ApplyContext) -> None:
-    import ssl
-    import urllib.request
-    from urllib.parse import urlsplit
-
-    from crossgrade.modules.uv import index_environment
-
-    if urlsplit(url).scheme not in ("http", "https", "file"):
-        raise ValueError(f"{urlsplit(url).scheme} is no scheme of a download")
-    environment = {**index_environment(context.host.environment), **context.host.environment}
-    trust = ssl.create_default_context(cafile=environment.get("SSL_CERT_FILE") or None)
-    proxies = {
-        scheme: proxy
-        for scheme in ("http", "https")
-        if (proxy := environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY"))
-    }
-    opener = urllib.request.build_opener(
-        urllib.request.HTTPSHandler(context=trust), urllib.request.ProxyHandler(proxies)
-    )
-    with opener.open(url, timeout=DOWNLOAD_SECONDS) as answer, file.open("wb") as stream:
-        read = 0
-        while chunk := answer.read(_CHUNK):
-            stream.write(chunk)
-            read += len(chunk)
-            context.progress(f"downloading {file.name}: {shown_bytes(read)}")
 
 
 # ---- unpacking
@@ -277,7 +234,7 @@ def text_in(sdist: Sdist, path: str, store: Store) -> str | None:
     try:
         with tarfile.open(file) as archive:
             for member in archive:
-                if member.isfile() and member.name.partition("/")[2] == path and member.size < _CHUNK:
+                if member.isfile() and member.name.partition("/")[2] == path and member.size < _LARGEST_TEXT:
                     stream = archive.extractfile(member)
                     return stream.read().decode("utf-8", "replace") if stream else None
     except (tarfile.TarError, EOFError, OSError):
