@@ -1,4 +1,4 @@
-"""GPU architectures in each build tool's own spelling (`knowledge/build_architecture_lists.yml`). Pure but for that table."""
+"""GPU architectures in each build tool's own spelling (`knowledge/build_architecture_lists.yml`). Otherwise pure."""
 
 from __future__ import annotations
 
