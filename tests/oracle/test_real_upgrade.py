@@ -19,10 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.oracle.test_real_projects import EXTENSION, PYPROJECT, SETUP
 from tests.oracle.test_real_stacks import KEPT, uv
 from tests.support.commands import CHECKOUT
 from tests.support.toolkits import uv_program
 from tests.support.walkthrough import Walkthrough
+
+from crossgrade.inspect.device_code import read_device_code
+from crossgrade.inspect.elf import FileSource, parse_elf
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(5400)]
 
@@ -100,11 +104,17 @@ def working(place: Path) -> Path:
 
 def test_from_cuda_12_8_to_13_and_back(place: Path, walk: Walkthrough, working: Path) -> None:
     before = digests(working)
+    extension = place / "twice"
+    extension.mkdir()
+    for name, text in (("twice.cu", EXTENSION), ("setup.py", SETUP), ("pyproject.toml", PYPROJECT)):
+        (extension / name).write_text(text)
     settings = place / "server.yml"
     settings.write_text(json.dumps({
         "working_env": str(working),
         "crossgrade_root": str(place / "crossgrade"),
         "without_gpu": "warn",
+        "extensions": [str(extension)],
+        "flashinfer_modules": ["norm"],
         "serving": {
             "command": ["{python}", "-m", "sglang.launch_server", "--model-path", "/models/m", "--tp", "8",
                         "--cuda-graph-max-bs", "128", "--host", "{host}", "--port", "{port}"],
@@ -127,16 +137,32 @@ def test_from_cuda_12_8_to_13_and_back(place: Path, walk: Walkthrough, working: 
 
     upgraded = walk.crossgrade("upgrade", "--yes", *options, *dropped)
     assert upgraded.code == 0, upgraded.stdout
-    assert working.is_symlink()
     site = site_packages(working)
+    assert working.is_symlink()
     assert ROW_OF_12 in (site / APPLIES).read_text()
     assert "world_size > 8" not in (site / CONFLICTS).read_text()
+    not_run = upgraded.stdout.partition("let pass by `on_not_run: warn`")[2].splitlines()[0]
+    for gate in ("can take the target", "everything imports", "exchange data", "starts and answers", "no slower"):
+        assert gate in not_run
+    assert device_code(next(site.glob("twice*.so"))) == {"sm_120a"}, "torch knows no 12.0f"
+    caches = place / "crossgrade" / "store" / "generations" / "2" / "caches"
+    assert device_code(next(caches.rglob("norm.so"))) == {"sm_120f"}
 
     again = walk.crossgrade("upgrade", "--yes", *options, *dropped)
     assert "changed=0" in again.stdout
 
+    walk.crossgrade("status", "--root", str(place / "crossgrade"))
+    walk.crossgrade("diff", "1", "2", "--root", str(place / "crossgrade"))
     returned = walk.crossgrade("rollback", "--root", str(place / "crossgrade"))
     assert returned.code == 0
     verified = walk.crossgrade("verify", "--full", "--root", str(place / "crossgrade"))
     assert verified.code == 0
     assert digests(working.resolve()) == before
+
+
+def device_code(library: Path) -> set[str]:
+    """The architectures that a library holds code for."""
+    with FileSource(str(library)) as code:
+        device = read_device_code(code, parse_elf(code))
+    assert device is not None
+    return set(device.by_name)

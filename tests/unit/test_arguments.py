@@ -165,6 +165,20 @@ def test_static_check_leaves_templates_alone() -> None:
     ]
 
 
+def test_what_a_template_may_leave_out_is_not_counted() -> None:
+    """`omit` decides when the task is reached, so neither is a fault before."""
+
+    def problems(**raw: Any) -> list[str]:
+        return [one.message for one in check_arguments(Arguments, {"text": "x", **raw}, None, has_template)]
+
+    assert problems(number="{{ 1 if first else omit }}", ratio="{{ omit if first else 0.5 }}") == []
+    assert problems(number=1, ratio="{{ omit if first else 0.5 }}") == []
+    assert problems(number=1, ratio="{{ half }}") == ['only one of "number", "ratio" can be given']
+    assert problems(path="{{ place if place else omit }}", flag="{{ true if place else omit }}") == []
+    assert problems(path="{{ place if place else omit }}") == []
+    assert problems(path="{{ place }}") == ['with "path" also "flag" must be given']
+
+
 def test_names_with_a_special_treatment() -> None:
     assert raw_argument_names(Arguments) == {"when"}
     assert secret_argument_names(Arguments) == {"password"}

@@ -12,6 +12,7 @@ declare `mutually_exclusive`, `required_together` and `required_one_of`, each a 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -212,6 +213,7 @@ def _convert(
     values: dict[str, Any] = {}
     spelled: dict[str, str] = {}  # field → the spelling that gave its value
     rest: dict[str, Any] = {}
+    uncertain: set[str] = set()  # fields whose templates may leave them out; that is known when the task is reached
     for spelling, value in raw.items():
         one = declaration.by_spelling.get(spelling)
         if is_omit(value):
@@ -234,6 +236,8 @@ def _convert(
             continue  # as Ansible has it: an empty value is one that is not given
         spelled[one.field] = spelling
         if is_template is not None and (one.options.raw or is_template(value)):
+            if isinstance(value, str) and re.search(r"\bomit\b", value):
+                uncertain.add(one.field)
             continue
         try:
             values[one.field] = one.converter(value)
@@ -245,7 +249,7 @@ def _convert(
     for one in declaration.arguments:
         if one.required and one.field not in spelled and not one.options.rest:
             problems.at(None, f'the argument "{one.name}" is missing', _about(one))
-    _check_groups(arguments_type, declaration, set(spelled), problems)
+    _check_groups(arguments_type, declaration, set(spelled), uncertain, problems)
     return values, problems.found
 
 
@@ -261,26 +265,30 @@ def _unknown_name(spelling: str, declaration: _Declaration, problems: _Problems)
     problems.at(spelling, f'there is no argument "{spelling}"', remedy, key=True)
 
 
-def _check_groups(arguments_type: type[Any], declaration: _Declaration, given: set[str], problems: _Problems) -> None:
-    def members(group: Sequence[str]) -> list[str]:
+def _check_groups(
+    arguments_type: type[Any], declaration: _Declaration, given: set[str], uncertain: set[str], problems: _Problems
+) -> None:
+    def members(group: Sequence[str], among: set[str]) -> list[str]:
         present: list[str] = []
         for name in group:
             one = declaration.by_spelling.get(name)
-            if (one.field if one is not None else name) in given:
+            if (one.field if one is not None else name) in among:
                 present.append(name)
         return present
 
     for group in getattr(arguments_type, "mutually_exclusive", ()):
-        present = members(group)
+        present = members(group, given - uncertain)
         if len(present) > 1:
             problems.at(present[-1], f"only one of {_names(group)} can be given", key=True)
     for group in getattr(arguments_type, "required_together", ()):
-        present = members(group)
+        present = members(group, given)
+        if members(group, uncertain):
+            continue
         if present and len(present) < len(group):
             missing = [name for name in group if name not in present]
             problems.at(present[0], f"with {_names(present)} also {_names(missing)} must be given", key=True)
     for group in getattr(arguments_type, "required_one_of", ()):
-        if not members(group):
+        if not members(group, given):
             problems.at(None, f"one of {_names(group)} must be given")
 
 
