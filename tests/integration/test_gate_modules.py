@@ -97,6 +97,10 @@ def test_abi_beside_the_working_generation(store: Store, host: ModuleHost) -> No
     assert not outcome.failed
     assert [finding["level"] for finding in outcome.values["findings"]] == ["note"]
     assert isinstance(plan_module(abi_check.MODULE, arguments, host), Unchanged)
+    # activated, the backup is the generation itself: a second run of the playbook checks nothing again
+    itself = abi_check.Arguments(generation=2, compare_with=2)
+    assert isinstance(plan_module(abi_check.MODULE, itself, host), Unchanged)
+    assert isinstance(plan_module(abi_check.MODULE, abi_check.Arguments(generation=1, compare_with=1), host), Change)
     with pytest.raises(TaskError, match="there is no generation 7"):
         plan_module(abi_check.MODULE, abi_check.Arguments(generation=2, compare_with=7), host)
 

@@ -1,6 +1,6 @@
 """The real upgrade, from a clean store: SGLang 0.5.9 on CUDA 12.8 to 0.5.23 on CUDA 13, all but the GPU.
 
-It needs about 25 GB of disk beside the downloads (21 GB, which are kept and go on where they stopped), and 15 to 90
+It needs about 16 GB of disk beside the downloads (21 GB, which are kept and go on where they stopped), and 15 to 90
 minutes. Everything is real: the wheels, the resolver, nvcc 13, the compiled kernels. There is no GPU, so what needs
 one says `not run`, and the playbook's `without_gpu: warn` lets the run go on.
 """
@@ -30,13 +30,22 @@ from crossgrade.inspect.elf import FileSource, parse_elf
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(5400)]
 
-NEEDED_BYTES = 25_000_000_000
+NEEDED_BYTES = 16_000_000_000
 WORKING = ("sglang==0.5.9", "flashinfer-cubin==0.6.3")
 COMMUNICATORS = "sglang/srt/distributed/device_communicators"
 # Two patches as people made them on such a server. Torch's symmetric memory raised `KeyError: 12` there: the table knew
 # compute capability 9 and 10 only. Custom allreduce turned itself off on more than two GPUs without NVLink.
 APPLIES = f"{COMMUNICATORS}/all_reduce_utils.py"
 CONFLICTS = f"{COMMUNICATORS}/custom_all_reduce.py"
+INTRODUCTION = """\
+# A walk through the real upgrade
+
+Made by `pytest -m slow tests/oracle/test_real_upgrade.py` on a machine without a GPU and without an NVIDIA driver: what
+follows is what the commands printed (shortened where `[...]` stands, and with the folder of the run called `/srv`).
+Everything but the GPU is real: SGLang 0.5.9 on CUDA 12.8 from PyPI, two patches that somebody made to it, a CUDA
+extension, the resolver, nvcc 13 from wheels, the compiled kernels. What needs a GPU says `not run`, which stops an upgrade
+unless the playbook says otherwise, as these settings do (`without_gpu: warn`).
+"""
 ROW_OF_12 = "    12: {\n        2: 64 * MiB,\n        8: 128 * MiB,\n    },\n}\n"
 
 
@@ -123,11 +132,17 @@ def test_from_cuda_12_8_to_13_and_back(place: Path, walk: Walkthrough, working: 
     }, indent=1))  # fmt: skip
     options = ("--playbook", str(CHECKOUT / "playbooks" / "cuda13_sm120.yml"), "-e", f"@{settings}")
 
+    walk.tell(INTRODUCTION)
+    walk.tell("## The settings\n\n```json\n" + settings.read_text() + "\n```\n\n## A plan that names a conflict")
     refused = walk.crossgrade("plan", *options)
     assert refused.code == 1, refused.stdout
     assert CONFLICTS in refused.stdout
     assert "if world_size > 8 and not full_nvlink:" in refused.stdout
 
+    walk.tell(
+        "One of the two local patches does not apply: SGLang has moved that code. The other is a matter of course, and is "
+        "carried. Nothing was changed. Whoever can do without the patch says so:\n\n## The plan"
+    )
     dropped = ("-e", json.dumps({"ignore_patches": [CONFLICTS]}))
     planned = walk.crossgrade("plan", *options, *dropped, "--out", str(place / "plan.json"))
     assert planned.code == 0, planned.stdout
@@ -135,7 +150,8 @@ def test_from_cuda_12_8_to_13_and_back(place: Path, walk: Walkthrough, working: 
     assert digests(working) == before
     assert not (place / "crossgrade").exists()
 
-    upgraded = walk.crossgrade("upgrade", "--yes", *options, *dropped)
+    walk.tell("Every task, and what it will do; the changes are listed with `--diff`.\n\n## The upgrade")
+    upgraded = walk.crossgrade("upgrade", "--yes", *options, *dropped, head=4, tail=105)
     assert upgraded.code == 0, upgraded.stdout
     site = site_packages(working)
     assert working.is_symlink()
@@ -148,11 +164,13 @@ def test_from_cuda_12_8_to_13_and_back(place: Path, walk: Walkthrough, working: 
     caches = place / "crossgrade" / "store" / "generations" / "2" / "caches"
     assert device_code(next(caches.rglob("norm.so"))) == {"sm_120f"}
 
-    again = walk.crossgrade("upgrade", "--yes", *options, *dropped)
+    walk.tell("The old environment is generation 1, byte for byte; nothing was built twice:\n\n## Again")
+    again = walk.crossgrade("upgrade", "--yes", *options, *dropped, head=1, tail=12)
     assert "changed=0" in again.stdout
 
+    walk.tell("## What is there, and the way back")
     walk.crossgrade("status", "--root", str(place / "crossgrade"))
-    walk.crossgrade("diff", "1", "2", "--root", str(place / "crossgrade"))
+    walk.crossgrade("diff", "1", "2", "--root", str(place / "crossgrade"), head=24, tail=24)
     returned = walk.crossgrade("rollback", "--root", str(place / "crossgrade"))
     assert returned.code == 0
     verified = walk.crossgrade("verify", "--full", "--root", str(place / "crossgrade"))

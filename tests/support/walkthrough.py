@@ -30,8 +30,13 @@ class Walkthrough:
         """A paragraph between the commands."""
         self._add(f"{text}\n")
 
-    def crossgrade(self, *arguments: str, timeout: float = 5400, shown: str = "") -> Answer:
-        """Run the program as a user does. `shown` stands for the command where it is long."""
+    def crossgrade(
+        self, *arguments: str, timeout: float = 5400, shown: str = "", head: int = 1000, tail: int = 1000
+    ) -> Answer:
+        """Run the program as a user does. `shown` stands for the command where it is long.
+
+        Of what it prints, the transcript has the first `head` and the last `tail` lines, and says what is left out.
+        """
         began = time.monotonic()
         completed = subprocess.run(
             [str(PROGRAM), *arguments],
@@ -41,7 +46,7 @@ class Walkthrough:
         seconds = time.monotonic() - began
         command = shown or f"crossgrade {' '.join(arguments)}"
         ended = f"(exit code {completed.returncode}, {seconds:.1f} s)"
-        self._add(f"```console\n$ {command}\n{completed.stdout.rstrip()}\n{ended}\n```\n")
+        self._add(f"```console\n$ {command}\n{shortened(completed.stdout.rstrip(), head, tail)}\n{ended}\n```\n")
         return Answer(completed.returncode, completed.stdout, "")
 
     def _add(self, text: str) -> None:
@@ -51,3 +56,11 @@ class Walkthrough:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.write_text("\n".join(self.parts), encoding="utf-8")
         print(text, file=sys.__stdout__, flush=True)
+
+
+def shortened(text: str, head: int, tail: int) -> str:
+    """The first and last lines, each of at most 240 characters, with a mark where something is left out."""
+    lines = [line if len(line) <= 240 else f"{line[:240]} [...]" for line in text.splitlines()]
+    if len(lines) > head + tail:
+        lines[head : len(lines) - tail] = [f"[... {len(lines) - head - tail} lines ...]"]
+    return "\n".join(lines)

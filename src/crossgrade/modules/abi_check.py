@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from crossgrade.inspect.native import NativeReport
 
 
+ITSELF = "itself"  # stands for the manifest of what is compared with
+
+
 @dataclass(frozen=True)
 class Arguments:
     """Checks each ELF file: libraries, versions, symbols, glibc, and the tag of the Python ABI."""
@@ -50,7 +53,15 @@ class Arguments:
 
 
 def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
-    candidate = gate.find_candidate(arguments.generation, arguments.path, host)
+    if arguments.compare_with is None:
+        return _state(arguments, host, None)
+    if arguments.compare_with == arguments.generation:
+        return _state(arguments, host, ITSELF)
+    working = gate.find_candidate(arguments.compare_with, None, host)
+    return _state(arguments, host, working.generation.manifest if working.generation else "")
+
+
+def _state(arguments: Arguments, host: HostView, compared_with: str | None) -> gate.GateState:
     matters: dict[str, Any] = {
         "ignore": list(arguments.ignore),
         "preload": list(arguments.preload),
@@ -58,10 +69,9 @@ def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
         # LD_LIBRARY_PATH of the task decides as well; that of the generation is part of it anyway
         "library_path": host.environment.get("LD_LIBRARY_PATH", ""),
     }
-    if arguments.compare_with is not None:
-        working = gate.find_candidate(arguments.compare_with, None, host)
-        matters["compare_with"] = working.generation.manifest if working.generation else ""
-    return gate.gate_state("abi_check", candidate, host, matters)
+    if compared_with is not None:
+        matters["compare_with"] = compared_with
+    return gate.gate_state("abi_check", gate.find_candidate(arguments.generation, arguments.path, host), host, matters)
 
 
 def plan(arguments: Arguments, state: gate.GateState) -> Plan:
@@ -70,6 +80,9 @@ def plan(arguments: Arguments, state: gate.GateState) -> Plan:
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
     verdict = _judge(arguments, gate.Present(context))
+    if arguments.compare_with is not None and verdict.passed:
+        # once it is active, a playbook compares it with itself: the verdict by which it got there still stands
+        gate.conclude(verdict, _state(arguments, context.host, ITSELF), arguments.on_not_run, context)
     return gate.conclude(verdict, inspect(arguments, context.host), arguments.on_not_run, context)
 
 
