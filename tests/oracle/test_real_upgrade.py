@@ -43,8 +43,8 @@ INTRODUCTION = """\
 Made by `pytest -m slow tests/oracle/test_real_upgrade.py` on a machine without a GPU and without an NVIDIA driver: what
 follows is what the commands printed (shortened where `[...]` stands, and with the folder of the run called `/srv`).
 Everything but the GPU is real: SGLang 0.5.9 on CUDA 12.8 from PyPI, two patches that somebody made to it, a CUDA
-extension, the resolver, nvcc 13 from wheels, the compiled kernels. What needs a GPU says `not run`, which stops an upgrade
-unless the playbook says otherwise, as these settings do (`without_gpu: warn`).
+extension, the resolver, nvcc 13 from wheels, the compiled kernels. What needs a GPU says `not run`, which stops an
+upgrade unless the playbook says otherwise, as these settings do (`without_gpu: warn`).
 """
 ROW_OF_12 = "    12: {\n        2: 64 * MiB,\n        8: 128 * MiB,\n    },\n}\n"
 
@@ -140,8 +140,8 @@ def test_from_cuda_12_8_to_13_and_back(place: Path, walk: Walkthrough, working: 
     assert "if world_size > 8 and not full_nvlink:" in refused.stdout
 
     walk.tell(
-        "One of the two local patches does not apply: SGLang has moved that code. The other is a matter of course, and is "
-        "carried. Nothing was changed. Whoever can do without the patch says so:\n\n## The plan"
+        "One of the two local patches does not apply: SGLang has moved that code. The other applies, and is carried. "
+        "Nothing was changed. Whoever can do without the patch says so:\n\n## The plan"
     )
     dropped = ("-e", json.dumps({"ignore_patches": [CONFLICTS]}))
     planned = walk.crossgrade("plan", *options, *dropped, "--out", str(place / "plan.json"))
