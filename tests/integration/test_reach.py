@@ -185,7 +185,7 @@ def test_nothing_changes_where_no_entry_point_is_there(venv: Path) -> None:
     assert sorted_by_reach(verdict, report, reaches) == verdict
 
 
-def test_beside_a_working_environment_what_is_lost_fails_even_so(venv: Path, tmp_path: Path) -> None:
+def test_beside_a_working_environment_what_is_lost_fails_or_warns(venv: Path, tmp_path: Path) -> None:
     old = tmp_path / "old"
     make_venv(old)
     for name in ("caught", "late"):
@@ -196,7 +196,9 @@ def test_beside_a_working_environment_what_is_lost_fails_even_so(venv: Path, tmp
         reaches = reach_of(now, refused(verdict), ahead)
     result = compared(verdict, now, Working("generation 1", was, judge_abi(was)), reaches)
     failures = {short(finding.subject) for finding in result.of_level("failure")}
-    assert failures == {"caught/_C.abi3.so", "late/_C.abi3.so", "kernels/sm100/common_ops.abi3.so"}
+    assert failures == {"late/_C.abi3.so", "kernels/sm100/common_ops.abi3.so"}
+    warnings = {short(finding.subject): finding.message for finding in result.of_level("warning")}
+    assert warnings["caught/_C.abi3.so"].endswith("catches the failure; it loads in generation 1")
 
 
 def test_the_command_takes_entry_points(venv: Path) -> None:
