@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import ClassVar
 
 from crossgrade.errors import TaskError
 from crossgrade.jsontype import JSON
@@ -41,6 +42,8 @@ from crossgrade.playbook.arguments import argument
 @dataclass(frozen=True)
 class Arguments:
     """The requirements are resolved when the plan is made; what is installed is exactly what the plan showed."""
+
+    required_one_of: ClassVar[Sequence[Sequence[str]]] = (("requirements", "requirements_files", "wheels"),)
 
     requirements: tuple[str, ...] = argument(
         doc="Requirements as in requirements.txt, one for each item: `sglang==0.5.23`, with extras and markers; a "
@@ -113,8 +116,6 @@ State = candidate.State | plain_env.State
 
 
 def inspect(arguments: Arguments, host: HostView) -> State:
-    if not (arguments.requirements or arguments.requirements_files or arguments.wheels):
-        raise TaskError("nothing is asked for", remedy="Give `requirements`, `requirements_files` or `wheels`.")
     # a clone keeps its interpreter, whatever crossgrade itself runs in
     given = arguments.python or (base_python(host) if arguments.base == "clone" else None)
     python = python_program(given, host)
