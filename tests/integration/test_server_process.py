@@ -103,10 +103,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(503); self.end_headers()
+print("waiting for a GPU", flush=True)
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
-    with pytest.raises(ServerStartError, match=r"not healthy within 1.5 s \(last answer of /health: 503\)"):
+    with pytest.raises(ServerStartError, match=r"not healthy within 1.5 s \(last answer of /health: 503\)") as caught:
         launch(script(code, start_timeout=1.5), tmp_path / "log").__enter__()
+    assert "GET /health " in (tmp_path / "log").read_text()
+    assert caught.value.last_words == ("waiting for a GPU",), "not our own questions"
 
 
 def test_a_server_that_takes_requests_but_never_answers(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from crossgrade.bench.last_words import without_requests
 from crossgrade.bench.listening import get, holds_socket, listening_sockets
 from crossgrade.errors import TaskError
 from crossgrade.process import RunningProcess, describe_returncode, start_process
@@ -18,6 +19,7 @@ FIRST_PAUSE_SECONDS = 0.02  # between two questions for health; doubled up to th
 LARGEST_PAUSE_SECONDS = 0.25
 ANSWER_SECONDS = 10.0  # how long one answer about health may take: /health_generate makes a token
 LAST_WORDS = 20  # lines of the log that an error carries
+LINES_LOOKED_AT = 2000  # lines of the log that they are chosen from
 PORT_TAKEN = ("address already in use", "cannot listen")  # what servers say about a port clash, in lower case
 
 
@@ -87,7 +89,7 @@ def launch(spec: ServerSpec, log: Path) -> Iterator[RunningServer]:
                 if attempt < PORT_ATTEMPTS:
                     continue
                 raise ServerStartError(
-                    f"{error}, on each of {PORT_ATTEMPTS} ports tried", log, process.tail(LAST_WORDS)
+                    f"{error}, on each of {PORT_ATTEMPTS} ports tried", log, last_words(process, spec)
                 ) from None
             yield RunningServer(
                 base_url=f"http://{spec.host}:{port}",
@@ -113,7 +115,7 @@ def wait_until_healthy(spec: ServerSpec, port: int, process: RunningProcess) -> 
     answer = "none"
     while True:
         returncode = process.wait(pause)
-        words = process.tail(LAST_WORDS)
+        words = last_words(process, spec)
         if returncode is not None:
             if any(sign in line.lower() for line in words for sign in PORT_TAKEN):
                 raise _PortTakenError("the server found its port taken")
@@ -139,6 +141,11 @@ def wait_until_healthy(spec: ServerSpec, port: int, process: RunningProcess) -> 
                 raise _PortTakenError("a process that is not the server answers on its port")
             return
         pause = min(2 * pause, LARGEST_PAUSE_SECONDS)
+
+
+def last_words(process: RunningProcess, spec: ServerSpec) -> tuple[str, ...]:
+    """The last lines of its log that are not about our own questions for health."""
+    return tuple(without_requests(process.tail(LINES_LOOKED_AT), spec.health_path)[-LAST_WORDS:])
 
 
 def ask_for_health(spec: ServerSpec, port: int, timeout: float) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from crossgrade.bench.last_words import telling_line
 from crossgrade.errors import TaskError
 from crossgrade.gates.verdict import Finding, Verdict
 from crossgrade.jsontype import JSON
@@ -277,7 +278,8 @@ def judge_broken(error: TaskError, done: Progress) -> Verdict:
     """A new server that does not serve fails the gate; an old one leaves nothing to compare with."""
     said, _, words = error.message.partition("; its last words:")
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    reason = f"pair {done.number}: the {done.side} server: {said}" + (f": {lines[-1]}" if lines else "")
+    cause = telling_line(lines)
+    reason = f"pair {done.number}: the {done.side} server: {said}" + (f": {cause}" if cause else "")
     evidence: dict[str, JSON] = {"last_words": list(lines), "log": error.remedy}
     findings = (Finding("failure", f"{done.side} server, pair {done.number}", said, evidence),)
     figures: dict[str, JSON] = {"pairs": len(done.pairs)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from crossgrade.bench.last_words import telling_line
 from crossgrade.errors import CrossgradeError, TaskError
 from crossgrade.gates.verdict import Finding, Verdict
 from crossgrade.jsontype import JSON
@@ -130,7 +131,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
 
 def observe(spec: ServerSpec, request: Request | None, context: ApplyContext) -> Observed:
     """Start the server, ask it, stop it. Nothing of it is left, however this ends, by SIGKILL too."""
-    from crossgrade.bench.server_process import ServerStartError, launch
+    from crossgrade.bench.server_process import ServerStartError, last_words, launch
     from crossgrade.process import StartError
 
     log = fresh_log(context.log_directory, "server")
@@ -138,7 +139,7 @@ def observe(spec: ServerSpec, request: Request | None, context: ApplyContext) ->
         with launch(spec, log) as server:
             context.progress(f"healthy after {server.start_seconds:.1f} s")
             answer = ask(server, request) if request else None
-            words = server.process.tail() if answer and answer.status is None else ()
+            words = last_words(server.process, spec) if answer and answer.status is None else ()
             seconds = server.start_seconds
     except ServerStartError as error:
         return Observed(
@@ -181,8 +182,8 @@ def judge_server(observed: Observed, request: Request | None) -> Verdict:
     """Passed when the server became healthy and the request, if any, had the status that was expected."""
     evidence: dict[str, JSON] = {"log": observed.log, "last_words": list(observed.last_words)}
     if observed.problem:
-        last = next((line for line in reversed(observed.last_words) if line.strip()), "")
-        reason = f"{observed.problem}: {last.strip()}" if last else f"{observed.problem}; it said nothing"
+        last = telling_line(observed.last_words)
+        reason = f"{observed.problem}: {last}" if last else f"{observed.problem}; it said nothing"
         return Verdict(GATE, "failed", reason, (Finding("failure", "start", observed.problem, evidence),))
     figures: dict[str, JSON] = {"start_seconds": round(observed.start_seconds, 3)}
     reason = f"healthy after {observed.start_seconds:.1f} s"
