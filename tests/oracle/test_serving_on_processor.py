@@ -131,7 +131,7 @@ def test_one_request_at_a_time_is_a_loss(stacks: dict[str, Stack], host: ModuleH
 
 
 def test_from_one_release_to_the_other(stacks: dict[str, Stack], host: ModuleHost) -> None:
-    """No claim on which is faster on a processor: each launch was measured, and the verdict follows from the figures."""
+    """No claim on which is faster here: each launch was measured, and the verdict follows from the figures."""
     outcome = benchmarked(host, stacks, OLD, NEW, allowed_loss=0.3, maximum_pairs=4)
     figures = outcome.values["figures"]
     header, *pairs = [json.loads(line) for line in Path(figures["samples"]).read_text().splitlines()]

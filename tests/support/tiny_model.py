@@ -1,7 +1,8 @@
 """A language model that is real in form and random in content, written on the spot: nothing is downloaded.
 
-It is a Llama of two layers and hidden size 64 with a vocabulary of words, in the files that Hugging Face's loaders read:
-config.json, model.safetensors (https://github.com/huggingface/safetensors#format), tokenizer.json and its configuration.
+It is a Llama of two layers and hidden size 64 with a vocabulary of words, in the files that Hugging Face's loaders
+read: config.json, model.safetensors (https://github.com/huggingface/safetensors#format), tokenizer.json and its
+configuration.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def weights(seed: int) -> dict[str, numpy.ndarray]:
     random = numpy.random.default_rng(seed)
 
     def matrix(rows: int, columns: int) -> numpy.ndarray:
-        return (random.standard_normal((rows, columns)) / numpy.sqrt(columns)).astype(numpy.float32)
+        scaled: numpy.ndarray = random.standard_normal((rows, columns)) / float(columns) ** 0.5
+        return scaled.astype(numpy.float32)
 
     head = HIDDEN // HEADS
     tensors = {

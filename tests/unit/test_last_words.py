@@ -23,7 +23,7 @@ def test_a_child_that_failed_is_the_cause(version: str, last: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "telling"),
     [
-        (["launch_server.py: error: unrecognized arguments: --x"], "launch_server.py: error: unrecognized arguments: --x"),
+        (["server.py: error: unrecognized arguments: --x"], "server.py: error: unrecognized arguments: --x"),
         (["loading", "", "  "], "loading"),
         (["(EngineCore_DP0 pid=7) ERROR 12-02 10:00:00 [core.py:7] torch.OutOfMemoryError: CUDA out of memory.", "bye"],
          "(EngineCore_DP0 pid=7) ERROR 12-02 10:00:00 [core.py:7] torch.OutOfMemoryError: CUDA out of memory."),
