@@ -18,6 +18,7 @@ import pytest
 from crossgrade.bench.ceiling import measure_client_ceiling
 from crossgrade.bench.load import LoadError, LoadProfile, LoadResult, prompts, run_load
 from crossgrade.bench.machine import processor_times, share_of_others
+from crossgrade.bench.profiles import parse_profiles, run_profiles
 from crossgrade.bench.server_process import RunningServer, ServerSpec, free_port, launch
 from crossgrade.errors import TaskError
 from crossgrade.process import start_process
@@ -202,3 +203,16 @@ def test_the_clients_own_ceiling_is_far_above_the_rehearsals_speed() -> None:
     ceiling = measure_client_ceiling(concurrency=4, tokens=2000)
     assert ceiling.tokens_per_second > 5_000
     assert ceiling.to_json()["concurrency"] == 4
+
+
+def test_several_profiles_on_one_server(tmp_path: Path) -> None:
+    profiles = parse_profiles([{"concurrency": 1, "requests": 3}, {"concurrency": 4, "requests": 8, "max_tokens": 5}])
+    told: list[str] = []
+    with server(tmp_path) as running:
+        results = run_profiles(running.base_url, profiles, lambda profile: told.append(profile.name))
+    assert told == ["concurrency-1", "concurrency-4"]
+    assert [(result.profile.name, len(result.succeeded)) for result in results] == [
+        ("concurrency-1", 3),
+        ("concurrency-4", 8),
+    ]
+    assert {sample.output_tokens for sample in results[1].samples} == {5}

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from crossgrade.bench.event_stream import EventStreamParser
-from crossgrade.bench.samples import PATHS, ErrorKind, LoadProfile, LoadResult, RequestSample
+from crossgrade.bench.load_profile import PATHS, LoadProfile
+from crossgrade.bench.samples import ErrorKind, LoadResult, RequestSample
 from crossgrade.errors import TaskError
 
 if TYPE_CHECKING:
