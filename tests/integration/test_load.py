@@ -18,6 +18,7 @@ import pytest
 from crossgrade.bench.ceiling import measure_client_ceiling
 from crossgrade.bench.load import LoadError, LoadProfile, LoadResult, prompts, run_load
 from crossgrade.bench.machine import processor_times, share_of_others
+from crossgrade.bench.planned import shared_prefix
 from crossgrade.bench.profiles import parse_profiles, run_profiles
 from crossgrade.bench.server_process import RunningServer, ServerSpec, free_port, launch
 from crossgrade.errors import TaskError
@@ -108,6 +109,35 @@ def test_given_prompts_are_each_used_before_any_is_used_again() -> None:
     assert rounds == [{"a", "b", "c"}] * 3
 
 
+def test_sglangs_own_endpoint(tmp_path: Path) -> None:
+    with server(tmp_path, "--pace", "0.001", "--accept-length", "1.5") as running:
+        result = run_load(running.base_url, LoadProfile(endpoint="generate", requests=4, max_tokens=10))
+        body = seen(running)["bodies"][0]
+    assert result.failed == ()
+    assert {(sample.output_tokens, sample.chunks) for sample in result.samples} == {(10, 10)}
+    assert {(sample.input_tokens, sample.cached_tokens) for sample in result.samples} == {(8, 3)}
+    assert body["sampling_params"] == {"max_new_tokens": 10, "temperature": 0, "ignore_eos": True}
+    assert result.acceptance is not None
+    # Of the measured requests: 10 tokens in 5 steps, whatever the server says of all since its start.
+    assert (result.metrics()["accept_length"], result.acceptance.source) == (2.0, "requests")
+
+
+def test_acceptance_length_where_only_the_server_tells_it(tmp_path: Path) -> None:
+    result = measure(tmp_path, "--accept-length", "2.75")
+    assert result.acceptance is not None
+    assert (result.metrics()["accept_length"], result.acceptance.source) == (2.75, "server_info")
+    assert json.loads(json.dumps(result.to_json()))["acceptance"] == {"length": 2.75, "source": "server_info"}
+
+
+def test_input_tokens_are_counted_too(tmp_path: Path) -> None:
+    result = measure(tmp_path, "--pace", "0.002")
+    metrics = result.metrics()
+    assert metrics["total_tokens_per_second"] == pytest.approx(
+        metrics["output_tokens_per_second"] + 4 * 8 / result.window_seconds
+    )
+    assert "accept_length" not in metrics
+
+
 def test_the_chat_endpoint(tmp_path: Path) -> None:
     result = measure(tmp_path, endpoint="chat")
     assert result.failed == ()
@@ -145,6 +175,7 @@ def test_without_usage_chunks_are_counted(tmp_path: Path) -> None:
         ("error_event", "server_error", "illegal memory access"),
         ("abort", "server_error", "aborted the generation"),
         ("empty", "empty_output", "no token"),
+        ("nonsense", "nonsense_output", "like '!!!!!!!!!!': numbers that are none"),
     ],
 )
 def test_what_goes_wrong_is_named(tmp_path: Path, fault: str, kind: str, words: str) -> None:
@@ -168,6 +199,96 @@ def test_a_hang_is_bounded_by_the_time_limit(tmp_path: Path, fault: str) -> None
     assert result.errors_by_kind == {"timeout": 4}
     assert "within 0.5 s" in result.failed[0].detail
     assert re.search("stopped after 4 failed requests: 3 of 1000", result.notes()[0])
+
+
+def test_an_open_loop_sends_at_its_rate_whatever_the_server_does(tmp_path: Path) -> None:
+    """Each answer takes 0.2 s and a request is due every 10 ms: some 20 are in flight, far more than one."""
+    with server(tmp_path, "--first", "0.2") as running:
+        profile = LoadProfile(rate=100.0, arrivals="constant", requests=60, warmup_requests=10, max_tokens=2)
+        result = run_load(running.base_url, profile)
+        found = seen(running)
+    assert result.failed == ()
+    assert [sample.index for sample in result.samples] == list(range(60))
+    starts = [sample.started for sample in result.samples]
+    assert starts == pytest.approx([0.1 + number / 100 for number in range(60)])
+    assert max(found["concurrencies"]) >= 10
+    assert all(sample.time_to_first_token and sample.time_to_first_token >= 0.2 for sample in result.samples)
+    assert all(sample.sent_late >= 0 for sample in result.samples)
+
+
+def test_a_stall_is_seen_by_every_request_that_was_due_in_it(tmp_path: Path) -> None:
+    """Coordinated omission: the server stands still for 1 s at its 20th request, and 50 are due in a second.
+
+    A closed loop of one stream waits with the server and sees one slow request. In the open loop all that were due
+    meanwhile have waited, each for what was left of that second.
+    """
+    with server(tmp_path, "--fault", "stall") as running:
+        rate = LoadProfile(rate=50.0, arrivals="constant", requests=100, warmup_requests=0, max_tokens=2)
+        opened = run_load(running.base_url, rate)
+    with server(tmp_path, "--fault", "stall") as running:
+        closed = run_load(running.base_url, LoadProfile(requests=100, warmup_requests=0, max_tokens=2))
+    assert (opened.failed, closed.failed) == ((), ())
+    slow = [sample for sample in opened.samples if sample.end_to_end > 0.1]
+    assert len(slow) >= 40
+    waits = [sample.end_to_end for sample in slow[:40]]
+    assert waits[0] > 0.9
+    assert sum(waits) / len(waits) > 0.4  # about half a second: they fall from 1 s to 0.1 s
+    assert opened.metrics()["end_to_end_p90"] > 0.5
+    assert sum(sample.end_to_end > 0.9 for sample in closed.samples) == 1
+    assert closed.metrics()["end_to_end_p90"] < 0.5
+
+
+def test_what_cannot_be_sent_in_time_is_reported(tmp_path: Path) -> None:
+    """3 in flight and 2 waiting, answers of 0.3 s, 100 due in a second."""
+    with server(tmp_path, "--first", "0.3") as running:
+        profile = LoadProfile(
+            rate=100.0, arrivals="constant", requests=40, warmup_requests=0, max_tokens=2, most_in_flight=3,
+            queue_limit=2, error_limit=20,
+        )  # fmt: skip
+        result = run_load(running.base_url, profile)
+        found = seen(running)
+    assert max(found["concurrencies"]) <= 3
+    assert result.errors_by_kind == {"not_sent": 20}
+    assert "3 requests were in flight and 2 waited when it was due" in result.failed[0].detail
+    assert any("20 requests could not be sent" in note for note in result.notes())
+    assert any("sent late" in note for note in result.notes()) == any(s.sent_late > 0.01 for s in result.samples)
+
+
+def test_those_that_waited_count_from_when_they_were_due(tmp_path: Path) -> None:
+    with server(tmp_path, "--first", "0.1") as running:
+        profile = LoadProfile(
+            rate=200.0, arrivals="constant", requests=5, warmup_requests=0, max_tokens=1, most_in_flight=1
+        )
+        result = run_load(running.base_url, profile)
+    assert result.failed == ()
+    waited = [sample.sent_late for sample in result.samples]
+    assert waited == sorted(waited)
+    assert waited[4] >= 0.35
+    assert result.samples[4].end_to_end >= 0.45
+    assert "4 of 5 requests were sent late" in result.notes()[0]
+
+
+def test_an_open_loop_on_a_server_that_hangs_ends(tmp_path: Path) -> None:
+    started = time.monotonic()
+    result = measure(tmp_path, "--fault", "hang", rate=50.0, requests=1000, timeout=0.5, error_limit=4)
+    assert time.monotonic() - started < 5
+    assert result.errors_by_kind["timeout"] >= 4
+
+
+def test_prompts_and_lengths_reach_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "share.json"
+    path.write_text(json.dumps([{"conversations": [{"from": "human", "value": f"q{n}"}]} for n in range(6)]))
+    (profile,) = parse_profiles(
+        [{"prompt_set": str(path), "output_lengths": {"uniform": [2, 9]}, "shared_prefix_words": 3, "requests": 6}],
+        LoadProfile(warmup_requests=0),
+    )
+    with server(tmp_path) as running:
+        result = run_load(running.base_url, profile)
+        bodies = seen(running)["bodies"][:6]
+    prefix = shared_prefix(profile)
+    assert {body["prompt"] for body in bodies} == {f"{prefix} q{n}" for n in range(6)}
+    assert [sample.output_tokens for sample in result.samples] == [body["max_tokens"] for body in bodies]
+    assert len({body["max_tokens"] for body in bodies}) > 1
 
 
 def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ FAULTS = (
     "odd_wire",  # one byte at a time, CR LF, comments, other fields: in good order
     "pairs_of_tokens",  # two tokens in each chunk, told by usage
     "no_usage",
+    "stall",  # the whole process stands still for a second at the twentieth request
+    "nonsense",  # text as it comes from logits that are not a number
 )
 
 
@@ -45,6 +47,7 @@ class Server:
     pace: float
     fault: str
     first: float = 0.0  # seconds before the first token
+    accept_length: float = 0.0  # of speculative decoding; 0: there is none
     requests: int = 0
     active: int = 0
     concurrencies: list[int] = field(default_factory=list)  # how many ran when a request began, itself included
@@ -64,24 +67,28 @@ class Server:
         _, path, _ = head[0].split(" ")
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
         body = await reader.readexactly(int(headers.get("content-length", "0")))
-        if path in ("/v1/completions", "/v1/chat/completions"):
+        if path in ("/v1/completions", "/v1/chat/completions", "/generate"):
             self.requests += 1
             self.active += 1
             self.concurrencies.append(self.active)
             try:
                 request = json.loads(body)
                 self.bodies.append(request)
-                return await self._complete(request, "chat" in path, writer)
+                return await self._complete(request, path.rpartition("/")[2], writer)
             finally:
                 self.active -= 1
         if path == "/v1/models":
             return await whole(writer, 200, {"object": "list", "data": [{"id": "echo"}]})
+        if path == "/server_info" and self.accept_length:
+            return await whole(writer, 200, {"internal_states": [{"avg_spec_accept_length": self.accept_length}]})
         if path == "/seen":
             return await whole(writer, 200, {"concurrencies": self.concurrencies, "bodies": self.bodies})
         return await whole(writer, 200 if path == "/health" else 404, {"status": "ok"})
 
-    async def _complete(self, request: dict[str, Any], chat: bool, writer: asyncio.StreamWriter) -> bool:
+    async def _complete(self, request: dict[str, Any], api: str, writer: asyncio.StreamWriter) -> bool:
         fault = self.fault
+        if fault == "stall" and self.requests == 20:
+            time.sleep(1.0)  # noqa: ASYNC251 - nobody is served meanwhile: that is what is tested
         if fault == "silent":
             await asyncio.sleep(3600)
         if fault == "http_500" or (fault == "http_500_sometimes" and self.requests % 20 == 0):
@@ -90,7 +97,11 @@ class Server:
         if fault == "garbage":
             await send(writer, bytes(range(256)) * 8)
         else:
-            async for event in self._events(request["max_tokens"], chat):
+            parameters = request.get("sampling_params", {})
+            tokens = parameters["max_new_tokens"] if parameters else request["max_tokens"]
+            async for event in (
+                self._generate(tokens) if api == "generate" else self._events(tokens, api != "completions")
+            ):
                 if fault == "odd_wire":
                     for byte in b": comment\r\nid: 7\r\n" + event.replace(b"\n", b"\r\n"):
                         await send(writer, bytes([byte]))
@@ -101,6 +112,20 @@ class Server:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
         return True
+
+    async def _generate(self, tokens: int) -> AsyncIterator[bytes]:
+        """As SGLang's own API: the whole text so far in each event; speculative decoding brings two tokens a step."""
+        due = time.monotonic() + self.first
+        for number in range(1, tokens + 1):
+            if (delay := due - time.monotonic()) > 0:
+                await asyncio.sleep(delay)
+            due += self.pace
+            reason = {"type": "length", "length": tokens} if number == tokens else None
+            meta = {"completion_tokens": number, "prompt_tokens": 8, "cached_tokens": 3, "finish_reason": reason}
+            if self.accept_length:
+                meta["spec_verify_ct"] = (number + 1) // 2
+            yield b"data: " + json.dumps({"text": " tok" * number, "meta_info": meta}).encode() + b"\n\n"
+        yield b"data: [DONE]\n\n"
 
     async def _events(self, tokens: int, chat: bool) -> AsyncIterator[bytes]:
         """The events of one answer; an empty one means: close the connection."""
@@ -126,7 +151,8 @@ class Server:
                     yield b"data: {broken\n\n"
                 elif fault == "not_utf8":
                     yield b"data: \xff\xfe\n\n"
-            yield encode({"choices": [{"index": 0, **content(chat, " tok" * step), "finish_reason": None}]})
+            text = "!" if fault == "nonsense" else " tok" * step
+            yield encode({"choices": [{"index": 0, **content(chat, text), "finish_reason": None}]})
         reason = "abort" if fault == "abort" else "length"
         yield encode({"choices": [{"index": 0, **content(chat, ""), "finish_reason": reason}]})
         if fault != "no_usage":
@@ -160,7 +186,7 @@ async def whole(writer: asyncio.StreamWriter, status: int, value: object) -> boo
 
 async def run(options: argparse.Namespace) -> None:
     await asyncio.sleep(options.start_delay)
-    server = Server(options.pace, options.fault, options.first)
+    server = Server(options.pace, options.fault, options.first, options.accept_length)
     listener = await asyncio.start_server(server.serve, options.host, options.port, backlog=256)
     print("listening on port", listener.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for the test
     stopped = asyncio.Event()
@@ -176,6 +202,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds between tokens")
     parser.add_argument("--first", type=float, default=0.0, help="seconds before the first token")
+    parser.add_argument(
+        "--accept-length", type=float, default=0.0, help="speculative decoding, as /server_info tells it"
+    )
     parser.add_argument("--fault", choices=FAULTS, default="none")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds before it listens")
     parser.add_argument("--ignore-sigterm", action="store_true")

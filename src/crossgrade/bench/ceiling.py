@@ -6,15 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from crossgrade.bench.load import LoadProfile, load
+from crossgrade.bench.paced_echo import EVENT, HEAD, LAST, chunk
 from crossgrade.jsontype import JSON
-
-# One event as servers send it, in one chunk of HTTP's chunked encoding.
-EVENT = (
-    b'data: {"id":"cmpl-1","object":"text_completion","created":1790000000,"model":"echo",'
-    b'"choices":[{"index":0,"text":" token","logprobs":null,"finish_reason":null}]}\n\n'
-)
-LAST = b"data: [DONE]\n\n"
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -45,9 +38,8 @@ async def _measure(concurrency: int, tokens: int) -> ClientCeiling:
         max_tokens=max(1, tokens // concurrency),
         model="echo",
     )
-    chunk = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
-    end = b"%x\r\n%b\r\n0\r\n\r\n" % (len(LAST), LAST)
-
+    event = chunk(EVENT)
+    end = chunk(LAST) + b"0\r\n\r\n"
     connections: set[asyncio.Task[None] | None] = set()
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,12 +48,15 @@ async def _measure(concurrency: int, tokens: int) -> ClientCeiling:
             while not writer.is_closing():
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+                if not length:  # a question about the server, which is none
+                    writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                    continue
                 await reader.readexactly(int(length))
                 writer.write(HEAD)
                 for _ in range(profile.max_tokens):
                     if writer.is_closing():  # the client cancels what it does not measure
                         return
-                    writer.write(chunk)
+                    writer.write(event)
                     await asyncio.sleep(0)  # so that the client reads each event by itself
                 writer.write(end)
                 await writer.drain()

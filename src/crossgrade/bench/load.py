@@ -1,4 +1,4 @@
-"""Load on an OpenAI-compatible server: streamed requests in a closed loop, timed as their tokens arrive."""
+"""Load on an inference server: streamed requests in a closed or an open loop, timed as their tokens arrive."""
 
 from __future__ import annotations
 
@@ -6,69 +6,62 @@ import asyncio
 import contextlib
 import itertools
 import json
-import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from crossgrade.bench.acceptance import Acceptance, acceptance_of_requests, acceptance_of_server
+from crossgrade.bench.answers import Answer, RequestError
 from crossgrade.bench.event_stream import EventStreamParser
 from crossgrade.bench.load_profile import PATHS, LoadProfile
+from crossgrade.bench.planned import WORDS, PlannedRequest, planned_requests, prompts
 from crossgrade.bench.samples import ErrorKind, LoadResult, RequestSample
 from crossgrade.errors import TaskError
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["LoadError", "LoadProfile", "LoadResult", "RequestSample", "load", "run_load"]
+__all__ = ["WORDS", "LoadError", "LoadProfile", "LoadResult", "RequestSample", "load", "prompts", "run_load"]
 
 MODEL_LIST_SECONDS = 30.0
 DETAIL_CHARACTERS = 500
-DONE = "[DONE]"
-ABORTED = ("abort", "error")  # finish reasons that mean a failure (SGLang says `abort`)
-
-# What prompts are made of when none are given.
-WORDS = """
-after again air also and animal answer any ask back because before big boy but came change come
-could country day different do does earth end even every eye far father few find first follow form
-found give good great hand hard head help here high home house how just kind know land large last
-learn leave left letter light line little live long look low made make man many mean men might
-mother mountain move much must name near need never new night number off often old only open other
-our out over page paper part
-"""
 
 
 class LoadError(TaskError):
     """The load could not begin: the server does not say which model it serves."""
 
 
-class _RequestError(Exception):
-    def __init__(self, kind: ErrorKind, detail: str) -> None:
-        super().__init__(detail)
-        self.kind = kind
-        self.detail = detail
-
-
 def run_load(base_url: str, profile: LoadProfile) -> LoadResult:
     """Put the profile's load on the server at `base_url` (`http://127.0.0.1:30000`) and measure it.
 
-    Failed requests are part of the result. With a server that hangs it takes about
-    `error_limit / concurrency * timeout` seconds. Raises LoadError.
+    Failed requests are part of the result. With a server that hangs, a closed loop takes about
+    `error_limit / concurrency * timeout` seconds, an open one about `timeout`. With another `tool` than our own it is
+    that tool that runs (`bench.other_tools`). Raises LoadError.
     """
+    if profile.tool != "builtin":
+        from crossgrade.bench.other_tools import run_other_tool
+
+        return run_other_tool(base_url, profile)
     return asyncio.run(load(base_url, profile))
 
 
 async def load(base_url: str, profile: LoadProfile) -> LoadResult:
-    """The same, inside an event loop."""
+    """The same, inside an event loop, with our own client."""
     import aiohttp
 
-    # No limits of aiohttp's own: the closed loop decides how many connections there are. asyncio sets
-    # TCP_NODELAY on all of them.
+    # No limits of aiohttp's own: the loop decides how many connections there are. asyncio sets TCP_NODELAY on all of
+    # them.
     connector = aiohttp.TCPConnector(limit=0)
     no_timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(base_url, connector=connector, timeout=no_timeout) as session:
-        model = profile.model if profile.model is not None else await first_model(session)
-        return await _ClosedLoop(session, profile, model).run()
+        model = profile.model or ("" if profile.endpoint == "generate" else await first_model(session))
+        loop = _ClosedLoop(session, profile, model) if profile.rate is None else _OpenLoop(session, profile, model)
+        await loop.run()
+        acceptance = acceptance_of_requests(loop.answers())
+        if acceptance is None and not loop.errors:  # a server that fails is not asked more
+            acceptance = await acceptance_of_server(session)
+    return loop.result(acceptance)
 
 
 async def first_model(session: aiohttp.ClientSession) -> str:
@@ -87,209 +80,232 @@ async def first_model(session: aiohttp.ClientSession) -> str:
         ) from error
 
 
-def prompts(profile: LoadProfile) -> Iterator[str]:
-    """The prompts of request 0, 1, 2, …: the same for the same profile, on old and new."""
-    words = WORDS.split()
-    choose = random.Random(profile.seed)  # noqa: S311 - nothing secret: a repeatable choice
-    while True:
-        if profile.prompts:
-            shuffled = list(profile.prompts)
-            choose.shuffle(shuffled)
-            yield from shuffled
-        else:
-            yield " ".join(choose.choice(words) for _ in range(profile.prompt_words))
+class _Loop:
+    """What both loops share: one request, and the book of those that have ended.
 
-
-@dataclass
-class _Arrivals:
-    """What has arrived of one answer."""
-
-    times: list[float] = field(default_factory=list)  # of time.monotonic(), one for each chunk with text
-    usage: int | None = None
-    done: bool = False
-
-    def take(self, data: str, now: float) -> None:
-        """One event's data."""
-        if data == DONE:
-            self.done = True
-            return
-        try:
-            event = json.loads(data)
-        except ValueError:
-            raise _RequestError("malformed_stream", f"an event is not JSON: {data}") from None
-        if not isinstance(event, dict):
-            raise _RequestError("malformed_stream", f"an event is not an object: {data}")
-        if event.get("error") or event.get("object") == "error":
-            raise _RequestError("server_error", data)
-        usage = event.get("usage")
-        if isinstance(usage, dict) and type(usage.get("completion_tokens")) is int:
-            self.usage = usage["completion_tokens"]
-        choices = event.get("choices")
-        if not isinstance(choices, list):
-            raise _RequestError("malformed_stream", f"an event has no choices: {data}")
-        for choice in choices:
-            if not isinstance(choice, dict):
-                raise _RequestError("malformed_stream", f"a choice is not an object: {data}")
-            if _has_text(choice):
-                self.times.append(now)
-            if choice.get("finish_reason") in ABORTED:
-                raise _RequestError("server_error", f"the server aborted the generation: {data}")
-
-    def check_end(self, content_type: str) -> None:
-        if not self.done:
-            detail = f"{len(self.times)} chunks, then the end without {DONE} (Content-Type: {content_type})"
-            raise _RequestError("truncated_stream" if self.times else "malformed_stream", detail)
-        if not self.times and not self.usage:
-            raise _RequestError("empty_output", "the stream has no token")
-
-
-def _has_text(choice: dict[str, Any]) -> bool:
-    delta = choice.get("delta")
-    if isinstance(delta, dict):
-        return bool(delta.get("content") or delta.get("reasoning_content"))
-    return bool(choice.get("text"))
-
-
-class _ClosedLoop:
-    """Workers that each send one request after the other: warm-up, measured, and then, so that the last
-    measured requests meet the same load as the first, more of them until those have ended."""
+    Warm-up comes first, then what is measured, and then, so that the last measured requests meet the same load as the
+    first, more of the same until those have ended.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, profile: LoadProfile, model: str) -> None:
         self._session = session
-        self._profile = profile
+        self.profile = profile
         self._model = model
-        self._prompts = prompts(profile)
-        self._next_index = -profile.warmup_requests  # measured requests count from 0
-        self._began = time.monotonic()
-        self._window_start = 0.0
+        self.planned = planned_requests(profile)
+        self.began = time.monotonic()
+        self.window_start = 0.0
         self._window_end = 0.0
-        self._measured: list[tuple[RequestSample, _Arrivals]] = []
-        self._others: list[tuple[RequestSample | None, _Arrivals]] = []  # None: still running at the end
-        self._errors = 0
-        self._finished = asyncio.Event()
+        self._measured: list[tuple[RequestSample, Answer]] = []
+        self._others: list[tuple[RequestSample | None, Answer]] = []  # None: still running at the end
+        self.errors = 0
+        self.finished = asyncio.Event()
 
-    async def run(self) -> LoadResult:
-        workers = [asyncio.ensure_future(self._work()) for _ in range(self._profile.concurrency)]
-        finished = asyncio.ensure_future(self._finished.wait())
-        try:
-            done, _ = await asyncio.wait([finished, *workers], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()  # a defect in a worker comes out here
-        finally:
-            for task in (finished, *workers):
-                task.cancel()
-            await asyncio.gather(finished, *workers, return_exceptions=True)
-        return self._result()
+    async def run(self) -> None:
+        """Until every measured request has ended or too many have failed."""
+        raise NotImplementedError
 
-    async def _work(self) -> None:
-        while not self._finished.is_set():
-            index = self._next_index
-            self._next_index += 1
-            measured = 0 <= index < self._profile.requests
-            if index == 0:
-                self._window_start = time.monotonic()
-            arrivals = _Arrivals()
-            try:
-                sample = await self._request(index, next(self._prompts), arrivals)
-            except asyncio.CancelledError:
-                self._others.append((None, arrivals))
-                raise
-            if measured:
-                self._measured.append((sample, arrivals))
-            else:
-                self._others.append((sample, arrivals))
-            self._errors += sample.error is not None
-            if (
-                len(self._measured) == self._profile.requests or self._errors >= self._profile.error_limit
-            ) and not self._finished.is_set():
-                self._window_end = time.monotonic()
-                self._finished.set()
-
-    async def _request(self, index: int, prompt: str, arrivals: _Arrivals) -> RequestSample:
-        started = time.monotonic()
+    async def perform(self, planned: PlannedRequest, due: float | None = None) -> None:
+        """Send one request and enter what became of it. Its latencies count from `due`, or else from now on."""
+        sent = time.monotonic()
+        due = sent if due is None else due
+        if planned.index == 0:
+            self.window_start = due
+        answer = Answer(self.profile.endpoint)
         error: ErrorKind | None = None
         detail = ""
         try:
-            await asyncio.wait_for(self._stream(prompt, arrivals), self._profile.timeout)
+            await asyncio.wait_for(self._stream(planned, answer), self.profile.timeout)
         except asyncio.TimeoutError:
             error = "timeout"
-            detail = f"{len(arrivals.times)} chunks within {self._profile.timeout:g} s"
-        except _RequestError as failure:
+            detail = f"{len(answer.times)} chunks within {self.profile.timeout:g} s"
+        except RequestError as failure:
             error, detail = failure.kind, failure.detail[:DETAIL_CHARACTERS]
+        except asyncio.CancelledError:
+            self._others.append((None, answer))
+            raise
+        self.enter(planned, answer, sent, due, error, detail)
+
+    def enter(
+        self,
+        planned: PlannedRequest,
+        answer: Answer,
+        sent: float,
+        due: float,
+        error: ErrorKind | None = None,
+        detail: str = "",
+    ) -> None:
+        """Make a sample of a request that has ended, or was never sent; end the load when that was the last one."""
         ended = time.monotonic()
-        times = arrivals.times
-        return RequestSample(
-            index=index,
-            started=started - self._began,
-            end_to_end=ended - started,
-            time_to_first_token=times[0] - started if times else None,
+        times = answer.times
+        sample = RequestSample(
+            index=planned.index,
+            started=due - self.began,
+            end_to_end=ended - due if error != "not_sent" else 0.0,
+            time_to_first_token=times[0] - due if times else None,
             inter_token_latencies=tuple(later - earlier for earlier, later in itertools.pairwise(times)),
-            output_tokens=len(times) if arrivals.usage is None else arrivals.usage,
+            output_tokens=len(times) if answer.usage is None else answer.usage,
             chunks=len(times),
-            counted_by="chunks" if arrivals.usage is None else "usage",
+            counted_by="chunks" if answer.usage is None else "usage",
             error=error,
             detail=detail,
+            sent_late=sent - due,
+            input_tokens=answer.input_tokens,
+            cached_tokens=answer.cached_tokens,
         )
+        measured = 0 <= planned.index < self.profile.requests
+        if measured:
+            self._measured.append((sample, answer))
+        else:
+            self._others.append((sample, answer))
+        self.errors += error is not None
+        enough = len(self._measured) == self.profile.requests or self.errors >= self.profile.error_limit
+        if enough and not self.finished.is_set():
+            self._window_end = time.monotonic()
+            self.finished.set()
 
-    async def _stream(self, prompt: str, arrivals: _Arrivals) -> None:
+    async def _stream(self, planned: PlannedRequest, answer: Answer) -> None:
         import aiohttp
 
         try:
-            async with self._session.post(PATHS[self._profile.endpoint], json=self._body(prompt)) as response:
+            path = PATHS[self.profile.endpoint]
+            async with self._session.post(path, json=request_body(self.profile, self._model, planned)) as response:
                 if response.status != 200:
                     text = (await response.content.read(DETAIL_CHARACTERS)).decode("utf-8", "replace")
-                    raise _RequestError("http_status", f"{response.status} {response.reason}: {text}")
+                    raise RequestError("http_status", f"{response.status} {response.reason}: {text}")
                 parser = EventStreamParser()
-                with _broken_stream(arrivals):
+                with _broken_stream(answer):
                     async for piece in response.content.iter_any():
                         now = time.monotonic()
                         for data in parser.feed(piece):
-                            arrivals.take(data, now)
-                arrivals.check_end(response.content_type)
+                            answer.take(data, now)
+                answer.check_end(response.content_type)
         except aiohttp.ClientConnectorError as error:
-            raise _RequestError("connect", str(error)) from error
+            raise RequestError("connect", str(error)) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _RequestError("disconnected", str(error) or type(error).__name__) from error
+            raise RequestError("disconnected", str(error) or type(error).__name__) from error
 
-    def _body(self, prompt: str) -> dict[str, Any]:
-        chat = self._profile.endpoint == "chat"
-        return {
-            "model": self._model,
-            **({"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}),
-            "max_tokens": self._profile.max_tokens,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **self._profile.extra_body,
-        }
+    def answers(self) -> list[Answer]:
+        """Those of the measured requests that are whole."""
+        return [answer for sample, answer in self._measured if not sample.error]
 
-    def _result(self) -> LoadResult:
+    def result(self, acceptance: Acceptance | None) -> LoadResult:
         self._measured.sort(key=lambda pair: pair[0].index)
         window_end = self._window_end
-        start = self._window_start or window_end
+        start = self.window_start or window_end
         tokens = 0.0
-        for sample, arrivals in (*self._measured, *self._others):
+        for sample, answer in (*self._measured, *self._others):
             # A chunk counts for as many tokens as this answer's chunks hold on average.
             per_chunk = sample.output_tokens / sample.chunks if sample and sample.chunks else 1.0
-            tokens += per_chunk * sum(start < moment <= window_end for moment in arrivals.times)
+            tokens += per_chunk * sum(start < moment <= window_end for moment in answer.times)
         return LoadResult(
-            profile=self._profile,
+            profile=self.profile,
             samples=tuple(sample for sample, _ in self._measured),
             other_errors=tuple(sample for sample, _ in self._others if sample and sample.error),
             window_seconds=window_end - start,
             window_tokens=tokens,
+            acceptance=acceptance,
         )
 
 
+class _ClosedLoop(_Loop):
+    """Workers that each send one request after the other."""
+
+    async def run(self) -> None:
+        workers = [asyncio.ensure_future(self._work()) for _ in range(self.profile.concurrency)]
+        await _until(self.finished, workers)
+
+    async def _work(self) -> None:
+        while not self.finished.is_set():
+            await self.perform(next(self.planned))
+
+
+class _OpenLoop(_Loop):
+    """Requests at moments that were fixed beforehand: a server that stalls does not make the client wait with it."""
+
+    def __init__(self, session: aiohttp.ClientSession, profile: LoadProfile, model: str) -> None:
+        super().__init__(session, profile, model)
+        self._running: set[asyncio.Future[None]] = set()
+        self._waiting: deque[PlannedRequest] = deque()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        try:
+            await _until(self.finished, [asyncio.ensure_future(self._dispatch()), self._failure])
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _dispatch(self) -> None:
+        for planned in self.planned:
+            delay = self.began + planned.due - time.monotonic()
+            await asyncio.sleep(max(0.0, delay))  # also when it is late: the answers need their turn
+            if len(self._running) < self.profile.most_in_flight:
+                self._start(planned)
+            elif len(self._waiting) < self.profile.queue_limit:
+                self._waiting.append(planned)
+            else:
+                due = self.began + planned.due
+                detail = f"{len(self._running)} requests were in flight and {len(self._waiting)} waited when it was due"
+                if planned.index == 0:
+                    self.window_start = due
+                self.enter(planned, Answer(), time.monotonic(), due, "not_sent", detail)
+
+    def _start(self, planned: PlannedRequest) -> None:
+        task = asyncio.ensure_future(self.perform(planned, self.began + planned.due))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            if not self._failure.done():
+                self._failure.set_exception(error)  # a defect: it comes out of `run`
+        elif self._waiting and not self.finished.is_set():
+            self._start(self._waiting.popleft())
+
+
+async def _until(finished: asyncio.Event, tasks: Sequence[asyncio.Future[None]]) -> None:
+    """Wait for the event, and cancel the tasks; a task that ends in an exception raises it here."""
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(finished.wait())
+    try:
+        done, _ = await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (waiting, *tasks):
+            task.cancel()
+        await asyncio.gather(waiting, *tasks, return_exceptions=True)
+
+
+def request_body(profile: LoadProfile, model: str, planned: PlannedRequest) -> dict[str, Any]:
+    """The JSON of one request: greedy, streamed, with the counts at the end."""
+    if profile.endpoint == "generate":
+        parameters = {"max_new_tokens": planned.max_tokens, "temperature": 0, **profile.extra_body}
+        return {"text": planned.prompt, "sampling_params": parameters, "stream": True}
+    chat = profile.endpoint == "chat"
+    return {
+        "model": model,
+        **({"messages": [{"role": "user", "content": planned.prompt}]} if chat else {"prompt": planned.prompt}),
+        "max_tokens": planned.max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **profile.extra_body,
+    }
+
+
 @contextlib.contextmanager
-def _broken_stream(arrivals: _Arrivals) -> Iterator[None]:
+def _broken_stream(answer: Answer) -> Iterator[None]:
     """Name what goes wrong while an answer arrives."""
     import aiohttp
 
     try:
         yield
     except ValueError as error:
-        raise _RequestError("malformed_stream", str(error)) from error
+        raise RequestError("malformed_stream", str(error)) from error
     except (aiohttp.ClientError, OSError) as error:
-        detail = f"{len(arrivals.times)} chunks, then: {str(error) or type(error).__name__}"
-        raise _RequestError("truncated_stream", detail) from error
+        detail = f"{len(answer.times)} chunks, then: {str(error) or type(error).__name__}"
+        raise RequestError("truncated_stream", detail) from error

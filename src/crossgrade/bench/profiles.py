@@ -4,7 +4,7 @@
       - {name: one stream, concurrency: 1, requests: 16}
       - {name: eight streams, concurrency: 8, requests: 64}
 
-Parsing is pure and tells every problem with the place of its item.
+Parsing tells every problem with the place of its item, and reads nothing but the files that an item names.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from crossgrade.bench.lengths import parse_lengths
 from crossgrade.bench.load_profile import LoadProfile
+from crossgrade.bench.prompt_files import PromptFileError, PromptSet, read_prompt_set
 from crossgrade.bench.samples import LoadResult
 from crossgrade.errors import TaskError
 
@@ -49,9 +52,10 @@ def parse_profiles(
 ) -> tuple[LoadProfile, ...]:
     """The profiles of a list as YAML gives it; what an item does not say is as in `defaults`.
 
-    An item is a mapping of LoadProfile's fields. Without a `name` it is called after its concurrency
-    (`concurrency-8`). Names are unique: figures and verdicts go by them. Raises ProfilesError with every problem,
-    each beginning with `what` and the item's place.
+    An item is a mapping of LoadProfile's fields. `prompt_set` is the path of a file (`prompt_files`), lengths are as
+    in `lengths`. Without a `name` it is called after its concurrency or rate (`concurrency-8`, `rate-2.5`). Names are
+    unique: figures and verdicts go by them. Raises ProfilesError with every problem, each beginning with `what` and
+    the item's place.
     """
     defaults = defaults or LoadProfile()
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes) or not raw:
@@ -117,8 +121,15 @@ def _parse_item(item: object, defaults: LoadProfile) -> LoadProfile:
             values[key] = reader(value)
         except ValueError as error:
             found.append(((key,), str(error)))
+    if "rate" in values and "concurrency" in values:
+        found.append((("concurrency",), "an open loop (`rate`) has no concurrency; `most_in_flight` bounds it"))
     if found:
         raise _ItemProblems(found)
+    if "concurrency" in values:
+        values.setdefault("rate", None)
+    for given, other in (("prompts", "prompt_set"), ("prompt_set", "prompts")):
+        if given in values:
+            values.setdefault(other, _NO_PROMPTS[other])
     try:
         profile = replace(defaults, **{"name": "", **values})
     except TaskError as error:
@@ -127,7 +138,7 @@ def _parse_item(item: object, defaults: LoadProfile) -> LoadProfile:
 
 
 def _made_name(profile: LoadProfile) -> str:
-    return f"concurrency-{profile.concurrency}"
+    return f"concurrency-{profile.concurrency}" if profile.rate is None else f"rate-{profile.rate:g}"
 
 
 def _whole(value: object) -> int:
@@ -171,10 +182,19 @@ def _mapping(value: object) -> dict[str, Any]:
     raise ValueError(f"{_shown(value)} is no mapping")
 
 
+def _prompt_set(value: object) -> PromptSet:
+    try:
+        return read_prompt_set(Path(_text(value)))
+    except PromptFileError as error:
+        raise ValueError(error.message) from error
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
+
+_NO_PROMPTS: Mapping[str, Any] = {"prompts": (), "prompt_set": None}  # an item's own go before those of the defaults
 
 _READERS: Mapping[str, Callable[[object], Any]] = {
     "name": _text,
@@ -190,4 +210,16 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "model": _text,
     "error_limit": _whole,
     "extra_body": _mapping,
+    "rate": _number,
+    "arrivals": _text,
+    "most_in_flight": _whole,
+    "queue_limit": _whole,
+    "prompt_lengths": parse_lengths,
+    "output_lengths": parse_lengths,
+    "prompt_set": _prompt_set,
+    "shared_prefix_words": _whole,
+    "shared_prefix_share": _number,
+    "tool": _text,
+    "tool_command": _texts,
+    "tool_arguments": _texts,
 }

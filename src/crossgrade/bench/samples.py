@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from crossgrade.bench.load_profile import LoadProfile
 from crossgrade.bench.statistics import median, percentile
 from crossgrade.jsontype import JSON
+
+if TYPE_CHECKING:
+    from crossgrade.bench.acceptance import Acceptance
 
 __all__ = ["ErrorKind", "LoadProfile", "LoadResult", "RequestSample"]
 
@@ -21,18 +24,24 @@ ErrorKind = Literal[
     "malformed_stream",  # not server-sent events, or events that are not the API's JSON
     "truncated_stream",  # the stream ended without [DONE]
     "empty_output",  # a stream in good order without one token
+    "nonsense_output",  # text that stands for numbers that are none, such as `!!!!!!!!`
     "timeout",  # the request took longer than the profile allows
+    "not_sent",  # in an open loop: too many others were in flight or waiting when it was due
+    "other_tool",  # what another load tool calls an error
 ]
+
+LATE_SECONDS = 0.01  # a request of an open loop that is sent this much later than it was due is worth a note
 
 
 @dataclass(frozen=True)
 class RequestSample:
     """One request.
 
-    `started` counts from the start of the load; `time_to_first_token` and `end_to_end` from the request's own
-    start. `inter_token_latencies` are between chunks that carry text: a server that sends several tokens in a
-    chunk has fewer of them than tokens. `output_tokens` is what the server's `usage` says; without it, the
-    number of chunks (`counted_by`).
+    `started` counts from the start of the load; `time_to_first_token` and `end_to_end` from the request's own start,
+    which in an open loop is the moment when it was due; it was sent `sent_late` seconds after that.
+    `inter_token_latencies` are between chunks that carry text: a server that sends several tokens in a chunk has fewer
+    of them than tokens. `output_tokens` is what the server's `usage` says; without it, the number of chunks
+    (`counted_by`). `input_tokens` and, of those, `cached_tokens` are the server's counts too.
     """
 
     index: int
@@ -45,6 +54,9 @@ class RequestSample:
     counted_by: Literal["usage", "chunks"]
     error: ErrorKind | None = None
     detail: str = ""
+    sent_late: float = 0.0
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
 
     def to_json(self) -> dict[str, JSON]:
         first = self.time_to_first_token
@@ -59,6 +71,9 @@ class RequestSample:
             "counted_by": self.counted_by,
             "error": self.error,
             "detail": self.detail,
+            "sent_late": round(self.sent_late, 6),
+            "input_tokens": self.input_tokens,
+            "cached_tokens": self.cached_tokens,
         }
 
 
@@ -69,7 +84,8 @@ class LoadResult:
     `samples` are the measured requests in the order of their start. `other_errors` are the failed ones among
     those that are not measured (warm-up, and what keeps the concurrency up until the last measured request
     ends). The window is from the start of the first measured request to the end of the last one;
-    `window_tokens` are all tokens that arrived in it, of whichever request.
+    `window_tokens` are all tokens that arrived in it, of whichever request. `acceptance` is of speculative decoding,
+    None where the server tells nothing about it. `figures` are those that another load tool gives itself, by our names.
     """
 
     profile: LoadProfile
@@ -77,6 +93,8 @@ class LoadResult:
     other_errors: tuple[RequestSample, ...]
     window_seconds: float
     window_tokens: float
+    acceptance: Acceptance | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, profile: LoadProfile, parts: Sequence[LoadResult]) -> LoadResult:
@@ -88,6 +106,7 @@ class LoadResult:
             other_errors=tuple(sample for part in parts for sample in part.other_errors),
             window_seconds=sum(part.window_seconds for part in parts),
             window_tokens=sum(part.window_tokens for part in parts),
+            acceptance=next((part.acceptance for part in reversed(parts) if part.acceptance), None),
         )
 
     @property
@@ -106,6 +125,14 @@ class LoadResult:
     @property
     def output_tokens_per_second(self) -> float:
         return self.window_tokens / self.window_seconds if self.window_seconds > 0 else 0.0
+
+    @property
+    def total_tokens_per_second(self) -> float | None:
+        """Output, and the input of the measured requests that succeeded; None where the server does not count input."""
+        inputs = [sample.input_tokens for sample in self.succeeded]
+        if not inputs or self.window_seconds <= 0 or None in inputs:
+            return None
+        return self.output_tokens_per_second + sum(filter(None, inputs)) / self.window_seconds
 
     @property
     def requests_per_second(self) -> float:
@@ -134,6 +161,10 @@ class LoadResult:
         if self.succeeded:
             found["output_tokens_per_second"] = self.output_tokens_per_second
             found["requests_per_second"] = self.requests_per_second
+        if (total := self.total_tokens_per_second) is not None:
+            found["total_tokens_per_second"] = total
+        if self.acceptance:
+            found["accept_length"] = self.acceptance.length
         speeds = [sample.output_tokens / sample.end_to_end for sample in self.succeeded if sample.end_to_end > 0]
         if speeds:
             # What the fastest tenth of the requests reach hardly depends on a machine's other work, which takes
@@ -150,16 +181,28 @@ class LoadResult:
                 found[f"{name}_median"] = median(values)
                 found[f"{name}_p90"] = percentile(values, 90)
                 found[f"{name}_p99"] = percentile(values, 99)
-        return found
+        return {**found, **self.figures}
 
     def notes(self) -> list[str]:
         """What a reader of the figures should know."""
         notes = []
-        sent = len(self.samples)
-        if sent < self.profile.requests:
+        unsent = [sample for sample in self.failed if sample.error == "not_sent"]
+        sent = len(self.samples) - sum(sample.error == "not_sent" for sample in self.samples)
+        if len(self.samples) < self.profile.requests:
             notes.append(
                 f"stopped after {len(self.failed)} failed requests: "
                 f"{sent} of {self.profile.requests} measured requests were sent"
+            )
+        if unsent:
+            notes.append(
+                f"{len(unsent)} requests could not be sent: {self.profile.most_in_flight} were in flight and "
+                f"{self.profile.queue_limit} waited; the server does not keep up with {self.profile.rate:g} requests/s"
+            )
+        late = [sample.sent_late for sample in self.samples if sample.sent_late > LATE_SECONDS]
+        if late:
+            notes.append(
+                f"{len(late)} of {len(self.samples)} requests were sent late, by up to {1000 * max(late):.0f} ms; "
+                "their latencies count from when they were due"
             )
         if self.count_mismatches:
             notes.append(
@@ -176,6 +219,7 @@ class LoadResult:
             "metrics": {name: round(value, 6) for name, value in self.metrics().items()},
             "errors": dict(self.errors_by_kind),
             "notes": list(self.notes()),
+            "acceptance": self.acceptance.to_json() if self.acceptance else None,
             "samples": [sample.to_json() for sample in self.samples],
             "other_errors": [sample.to_json() for sample in self.other_errors],
         }

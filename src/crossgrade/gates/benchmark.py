@@ -36,6 +36,8 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     "output_tokens_per_second": Metric("output", "tokens/s", 1.0, True),
     "requests_per_second": Metric("requests", "requests/s", 1.0, True),
+    "total_tokens_per_second": Metric("input and output", "tokens/s", 1.0, True),
+    "accept_length": Metric("acceptance length", "tokens/step", 1.0, True),
     "stream_tokens_per_second_median": Metric("output of one stream (median)", "tokens/s", 1.0, True),
     "stream_tokens_per_second_p90": Metric("output of one stream (90th percentile)", "tokens/s", 1.0, True),
     "ttft_median": Metric("time to first token (median)", "ms", 1000.0, False),
