@@ -84,7 +84,7 @@ def wrong_options_message(error: ParseError, argv: Sequence[str]) -> str:
 _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "verify": ("--generation", str.isdecimal),
     "export": ("--generation", str.isdecimal),
-    "bench": ("--what", lambda word: word in ("store", "inspect")),
+    "bench": ("--what", lambda word: word in ("store", "inspect", "load")),
     "inspect": ("--path", lambda word: not word.startswith("-")),
     # an output may begin with a dash, an option holds no space
     "explain": ("--text", lambda word: word == "-" or not word.startswith("-") or " " in word),

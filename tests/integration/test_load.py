@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,12 @@ def test_several_profiles_on_one_server(tmp_path: Path) -> None:
         ("concurrency-4", 8),
     ]
     assert {sample.output_tokens for sample in results[1].samples} == {5}
+
+
+def test_the_clients_own_ceiling_is_told_with_every_result(tmp_path: Path) -> None:
+    result = measure(tmp_path, "--pace", "0.002")
+    assert result.client_ceiling is not None
+    assert result.client_ceiling > 5_000
+    assert not any("client itself" in note for note in result.notes())
+    near = replace(result, client_ceiling=result.output_tokens_per_second * 1.5)
+    assert "near what the client itself can take in" in near.notes()[0]

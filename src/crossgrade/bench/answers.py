@@ -44,6 +44,7 @@ class Answer:
     cached_tokens: int | None = None
     verify_steps: int | None = None  # of speculative decoding: how often the large model was asked
     done: bool = False
+    ended: float = 0.0  # of time.monotonic(), when the end was told
     beginning: str = ""  # of the text
     only_nonsense: bool = True  # so far
     _length: int = 0  # of /generate's text so far
@@ -51,7 +52,7 @@ class Answer:
     def take(self, data: str, now: float) -> None:
         """One event's data, which was there at `now`. Raises RequestError."""
         if data == DONE:
-            self.done = True
+            self.done, self.ended = True, now
             return
         try:
             event = json.loads(data)

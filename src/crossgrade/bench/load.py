@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import itertools
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from crossgrade.bench.acceptance import Acceptance, acceptance_of_requests, acceptance_of_server
 from crossgrade.bench.answers import Answer, RequestError
-from crossgrade.bench.event_stream import EventStreamParser
+from crossgrade.bench.connections import StreamClient
 from crossgrade.bench.load_profile import PATHS, LoadProfile
 from crossgrade.bench.planned import WORDS, PlannedRequest, planned_requests, prompts
 from crossgrade.bench.samples import ErrorKind, LoadResult, RequestSample
@@ -37,30 +38,40 @@ def run_load(base_url: str, profile: LoadProfile) -> LoadResult:
 
     Failed requests are part of the result. With a server that hangs, a closed loop takes about
     `error_limit / concurrency * timeout` seconds, an open one about `timeout`. With another `tool` than our own it is
-    that tool that runs (`bench.other_tools`). Raises LoadError.
+    that tool that runs (`bench.other_tools`). The first call measures the client's own ceiling, some 0.1 s. Raises
+    LoadError.
     """
     if profile.tool != "builtin":
         from crossgrade.bench.other_tools import run_other_tool
 
         return run_other_tool(base_url, profile)
-    return asyncio.run(load(base_url, profile))
+    ceiling = _ceiling()  # before the load, which it must not disturb
+    return replace(asyncio.run(load(base_url, profile)), client_ceiling=ceiling)
 
 
-async def load(base_url: str, profile: LoadProfile) -> LoadResult:
-    """The same, inside an event loop, with our own client."""
+@functools.cache
+def _ceiling() -> float:
+    """Once for a process: what the client itself can take in, tokens/s."""
+    from crossgrade.bench.ceiling import measure_client_ceiling
+
+    return measure_client_ceiling().tokens_per_second
+
+
+async def load(base_url: str, profile: LoadProfile, *, by_kernel: bool = True) -> LoadResult:
+    """The same, inside an event loop, with our own client; `by_kernel` as in StreamClient."""
     import aiohttp
 
-    # No limits of aiohttp's own: the loop decides how many connections there are. asyncio sets TCP_NODELAY on all of
-    # them.
-    connector = aiohttp.TCPConnector(limit=0)
-    no_timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(base_url, connector=connector, timeout=no_timeout) as session:
-        model = profile.model or ("" if profile.endpoint == "generate" else await first_model(session))
-        loop = _ClosedLoop(session, profile, model) if profile.rate is None else _OpenLoop(session, profile, model)
-        await loop.run()
-        acceptance = acceptance_of_requests(loop.answers())
-        if acceptance is None and not loop.errors:  # a server that fails is not asked more
-            acceptance = await acceptance_of_server(session)
+    client = StreamClient(base_url, by_kernel=by_kernel)
+    try:
+        async with aiohttp.ClientSession(base_url) as session:  # for the few questions beside the load
+            model = profile.model or ("" if profile.endpoint == "generate" else await first_model(session))
+            loop = (_ClosedLoop if profile.rate is None else _OpenLoop)(client, profile, model)
+            await loop.run()
+            acceptance = acceptance_of_requests(loop.answers())
+            if acceptance is None and not loop.errors:  # a server that fails is not asked more
+                acceptance = await acceptance_of_server(session)
+    finally:
+        client.close()
     return loop.result(acceptance)
 
 
@@ -87,8 +98,8 @@ class _Loop:
     first, more of the same until those have ended.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, profile: LoadProfile, model: str) -> None:
-        self._session = session
+    def __init__(self, client: StreamClient, profile: LoadProfile, model: str) -> None:
+        self._client = client
         self.profile = profile
         self._model = model
         self.planned = planned_requests(profile)
@@ -135,7 +146,8 @@ class _Loop:
         detail: str = "",
     ) -> None:
         """Make a sample of a request that has ended, or was never sent; end the load when that was the last one."""
-        ended = time.monotonic()
+        # A good answer has ended when its end arrived, not when we got round to it.
+        ended = answer.ended if error is None else time.monotonic()
         times = answer.times
         sample = RequestSample(
             index=planned.index,
@@ -155,34 +167,23 @@ class _Loop:
         measured = 0 <= planned.index < self.profile.requests
         if measured:
             self._measured.append((sample, answer))
+            self._window_end = max(self._window_end, ended)
         else:
             self._others.append((sample, answer))
         self.errors += error is not None
         enough = len(self._measured) == self.profile.requests or self.errors >= self.profile.error_limit
         if enough and not self.finished.is_set():
-            self._window_end = time.monotonic()
             self.finished.set()
 
     async def _stream(self, planned: PlannedRequest, answer: Answer) -> None:
-        import aiohttp
-
+        body = json.dumps(request_body(self.profile, self._model, planned)).encode()
         try:
-            path = PATHS[self.profile.endpoint]
-            async with self._session.post(path, json=request_body(self.profile, self._model, planned)) as response:
-                if response.status != 200:
-                    text = (await response.content.read(DETAIL_CHARACTERS)).decode("utf-8", "replace")
-                    raise RequestError("http_status", f"{response.status} {response.reason}: {text}")
-                parser = EventStreamParser()
-                with _broken_stream(answer):
-                    async for piece in response.content.iter_any():
-                        now = time.monotonic()
-                        for data in parser.feed(piece):
-                            answer.take(data, now)
-                answer.check_end(response.content_type)
-        except aiohttp.ClientConnectorError as error:
-            raise RequestError("connect", str(error)) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise RequestError("disconnected", str(error) or type(error).__name__) from error
+            content_type = await self._client.post(PATHS[self.profile.endpoint], body, answer.take)
+        except RequestError as error:
+            if error.kind == "truncated_stream":
+                raise RequestError(error.kind, f"{len(answer.times)} chunks, then: {error.detail}") from error
+            raise
+        answer.check_end(content_type)
 
     def answers(self) -> list[Answer]:
         """Those of the measured requests that are whole."""
@@ -191,7 +192,7 @@ class _Loop:
     def result(self, acceptance: Acceptance | None) -> LoadResult:
         self._measured.sort(key=lambda pair: pair[0].index)
         window_end = self._window_end
-        start = self.window_start or window_end
+        start = self.window_start if self._measured else window_end
         tokens = 0.0
         for sample, answer in (*self._measured, *self._others):
             # A chunk counts for as many tokens as this answer's chunks hold on average.
@@ -222,8 +223,8 @@ class _ClosedLoop(_Loop):
 class _OpenLoop(_Loop):
     """Requests at moments that were fixed beforehand: a server that stalls does not make the client wait with it."""
 
-    def __init__(self, session: aiohttp.ClientSession, profile: LoadProfile, model: str) -> None:
-        super().__init__(session, profile, model)
+    def __init__(self, client: StreamClient, profile: LoadProfile, model: str) -> None:
+        super().__init__(client, profile, model)
         self._running: set[asyncio.Future[None]] = set()
         self._waiting: deque[PlannedRequest] = deque()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -295,17 +296,3 @@ def request_body(profile: LoadProfile, model: str, planned: PlannedRequest) -> d
         "stream_options": {"include_usage": True},
         **profile.extra_body,
     }
-
-
-@contextlib.contextmanager
-def _broken_stream(answer: Answer) -> Iterator[None]:
-    """Name what goes wrong while an answer arrives."""
-    import aiohttp
-
-    try:
-        yield
-    except ValueError as error:
-        raise RequestError("malformed_stream", str(error)) from error
-    except (aiohttp.ClientError, OSError) as error:
-        detail = f"{len(answer.times)} chunks, then: {str(error) or type(error).__name__}"
-        raise RequestError("truncated_stream", detail) from error

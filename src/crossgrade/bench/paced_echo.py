@@ -51,8 +51,8 @@ class PacedEcho:
                     text = json.dumps(self.sent if path == b"/sent" else {"data": [{"id": "echo"}]}).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client left
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client left, or the end has come
         finally:
             writer.close()
 

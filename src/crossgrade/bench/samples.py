@@ -30,6 +30,7 @@ ErrorKind = Literal[
     "other_tool",  # what another load tool calls an error
 ]
 
+NEAR_CEILING = 0.5  # of what the client can do: from here on a note says so
 LATE_SECONDS = 0.01  # a request of an open loop that is sent this much later than it was due is worth a note
 
 
@@ -86,6 +87,7 @@ class LoadResult:
     ends). The window is from the start of the first measured request to the end of the last one;
     `window_tokens` are all tokens that arrived in it, of whichever request. `acceptance` is of speculative decoding,
     None where the server tells nothing about it. `figures` are those that another load tool gives itself, by our names.
+    `client_ceiling`: tokens/s that the client itself can take in on this machine (`bench.ceiling`); None: not measured.
     """
 
     profile: LoadProfile
@@ -95,6 +97,7 @@ class LoadResult:
     window_tokens: float
     acceptance: Acceptance | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+    client_ceiling: float | None = None
 
     @classmethod
     def joined(cls, profile: LoadProfile, parts: Sequence[LoadResult]) -> LoadResult:
@@ -107,6 +110,7 @@ class LoadResult:
             window_seconds=sum(part.window_seconds for part in parts),
             window_tokens=sum(part.window_tokens for part in parts),
             acceptance=next((part.acceptance for part in reversed(parts) if part.acceptance), None),
+            client_ceiling=next((part.client_ceiling for part in parts), None),
         )
 
     @property
@@ -204,6 +208,11 @@ class LoadResult:
                 f"{len(late)} of {len(self.samples)} requests were sent late, by up to {1000 * max(late):.0f} ms; "
                 "their latencies count from when they were due"
             )
+        if self.client_ceiling and self.output_tokens_per_second > NEAR_CEILING * self.client_ceiling:
+            notes.append(
+                f"{self.output_tokens_per_second:,.0f} tokens/s are near what the client itself can take in here "
+                f"({self.client_ceiling:,.0f}): it may be what limits"
+            )
         if self.count_mismatches:
             notes.append(
                 f"in {self.count_mismatches} of {len(self.succeeded)} requests the server's usage differs "
@@ -219,6 +228,7 @@ class LoadResult:
             "metrics": {name: round(value, 6) for name, value in self.metrics().items()},
             "errors": dict(self.errors_by_kind),
             "notes": list(self.notes()),
+            "client_ceiling": None if self.client_ceiling is None else round(self.client_ceiling, 1),
             "acceptance": self.acceptance.to_json() if self.acceptance else None,
             "samples": [sample.to_json() for sample in self.samples],
             "other_errors": [sample.to_json() for sample in self.other_errors],

@@ -60,12 +60,17 @@ def bench_command(options: Mapping[str, Any]) -> int:
         from crossgrade.commands.bench_inspect import bench_inspect
 
         return guarded(lambda: bench_inspect(options))
+    if options["what"] == "load":
+        from crossgrade.commands.bench_load import bench_load
+
+        return guarded(bench_load)
     return guarded(lambda: _unknown(options["what"]))
 
 
 def _unknown(what: str) -> int:
     raise WrongOptionsError(
-        f"--what {what}: nothing is measured by that name", remedy="Say `bench`, `bench store` or `bench inspect`."
+        f"--what {what}: nothing is measured by that name",
+        remedy="Say `bench`, `bench store`, `bench inspect` or `bench load`.",
     )
 
 

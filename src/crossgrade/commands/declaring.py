@@ -46,7 +46,7 @@ _HELP = {
     "detach": "Go on in a process of its own, without a terminal.",
     "keep": "How many of the newest generations to keep beside the active one, its predecessor and the backup.",
     "generation": "The generation (default: the active one).",
-    "what": "What to measure: `store`, or `inspect` (default: the commands).",
+    "what": "What to measure: `store`, `inspect` or `load` (default: the commands).",
     "tree": "bench store: a venv, of which a copy is measured (default: one is made, once). bench inspect: the venv.",
     "gigabytes": "bench store: how large a venv to make, in 10^9 bytes (default: 1).",
     "full": "Read every byte again, also of files whose size and times are as recorded.",
