@@ -25,6 +25,7 @@ from tests.support.commands import CHECKOUT
 from tests.support.toolkits import uv_program
 from tests.support.walkthrough import Walkthrough
 
+from crossgrade.commands.benchmarking import machine_name
 from crossgrade.inspect.device_code import read_device_code
 from crossgrade.inspect.elf import FileSource, parse_elf
 
@@ -132,7 +133,7 @@ def test_from_cuda_12_8_to_13_and_back(place: Path, walk: Walkthrough, working: 
     }, indent=1))  # fmt: skip
     options = ("--playbook", str(CHECKOUT / "playbooks" / "cuda13_sm120.yml"), "-e", f"@{settings}")
 
-    walk.tell(INTRODUCTION)
+    walk.tell(f"{INTRODUCTION}\nThe machine: {machine_name()}.\n")
     walk.tell("## The settings\n\n```json\n" + settings.read_text() + "\n```\n\n## A plan that names a conflict")
     refused = walk.crossgrade("plan", *options)
     assert refused.code == 1, refused.stdout
