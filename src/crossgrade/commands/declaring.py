@@ -73,7 +73,11 @@ _HELP = {
     "text": "The output, a file that holds it, or - for standard input. Also without --text.",
     "context": "What is known beside it: gpu=12.0, torch=2.11.0, torch_cuda=13.0, … May be given several times.",
     "venv": "The environment (default: the store's active one, else VIRTUAL_ENV; for init: the server's).",
-    "folder": "Where to write playbook.yml and inventory.yml (default: here).",
+    "folder": "init: where playbook.yml and inventory.yml go (default: here). experiments: where the tables go.",
+    "dry_run": "Start nothing: say what the environment's own sources allow.",
+    "gpus": "Over how many GPUs the server spreads, such as 8 (default: not known).",
+    "pcie": "The GPUs are joined by PCIe, not by NVLink.",
+    "tables": "Start nothing: write the tables and the plan from what is on record.",
     "cuda": "The CUDA release to move to (default: 13.0).",
     "port": "The server that listens on this port, where several run.",
     "save": "Write a patch for each dist and each checkout into this folder; only you may read them.",
@@ -103,6 +107,7 @@ class CommandTask(Task[Callable[..., None]]):
             "gigabytes",
             "driver",
             "port",
+            "gpus",
         ):
             options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
         return options

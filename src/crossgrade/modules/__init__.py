@@ -21,6 +21,7 @@ NAMES: dict[str, str] = {
     "debug": "debug",
     "environment_check": "environment_check",
     "extension_build": "extension_build",
+    "experiment": "experiment",
     "fail": "fail",
     "file": "file",
     "flashinfer_build": "flashinfer_build",
