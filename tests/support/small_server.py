@@ -2,7 +2,7 @@
 
 Environment: SMALL_TOKEN_SECONDS (per token), SMALL_START (`fail` ends with an exception, `hang` never becomes
 healthy), SMALL_CHILD (a file: a child process writes its pid there and sleeps), SMALL_FAIL_REQUESTS (answers
-500).
+500), SMALL_SAYS (a line that it writes to its log).
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Server(ThreadingHTTPServer):
 
 if __name__ == "__main__":
     sys.stderr.write("loading the weights\n")
+    sys.stderr.write(os.environ.get("SMALL_SAYS", "") + "\n")
+    sys.stderr.flush()
     if os.environ.get("SMALL_START") == "fail":
         raise RuntimeError("libcudart.so.13: cannot open shared object file")
     if os.environ.get("SMALL_CHILD"):
