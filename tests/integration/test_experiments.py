@@ -1,4 +1,4 @@
-"""A matrix of experiments with real launches of a small server: faster, slower, blocked, hanging, refused, interrupted."""
+"""A matrix of experiments with real launches: faster, slower, blocked, hanging, refused, interrupted."""
 
 from __future__ import annotations
 

@@ -169,7 +169,9 @@ def test_the_table_holds_together() -> None:
     kinds = {signature.kind for signature in signatures()}
     for experiment in experiments().values():
         assert set(experiment.failures) <= kinds, experiment.name
-        assert experiment.source and experiment.before and experiment.unblocked
+        assert experiment.source
+        assert experiment.before
+        assert experiment.unblocked
         assert experiment.flags or experiment.environment or experiment.without, experiment.name
     fusion = find_experiment("flashinfer_allreduce_fusion")
     assert spelled(fusion, "0.5.9") == ("--enable-flashinfer-allreduce-fusion",)
