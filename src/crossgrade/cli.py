@@ -28,7 +28,7 @@ def make_collection() -> Collection:
         *(run_tasks.plan, run_tasks.upgrade, run_tasks.rollback),
         *(run_tasks.confirm, run_tasks.return_unless_confirmed),
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
-        *(store_tasks.export, store_tasks.restore, store_tasks.diff),
+        *(store_tasks.report, store_tasks.export, store_tasks.restore, store_tasks.diff),
         *(inspect_tasks.inspect, inspect_tasks.explain, inspect_tasks.init, inspect_tasks.patches),
         experiment_tasks.experiments,
         *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
@@ -85,6 +85,7 @@ def wrong_options_message(error: ParseError, argv: Sequence[str]) -> str:
 _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "verify": ("--generation", str.isdecimal),
     "export": ("--generation", str.isdecimal),
+    "report": ("--run", lambda word: not word.startswith("-")),
     "bench": ("--what", lambda word: word in ("store", "inspect", "load")),
     "inspect": ("--path", lambda word: not word.startswith("-")),
     # an output may begin with a dash, an option holds no space
@@ -115,6 +116,7 @@ _TAKES_VALUE = (
         "--context",
         *("--folder", "--venv", "--cuda", "--port"),  # init
         "--save",
+        *("--run", "--format", "--out"),  # report
     ),
 )
 

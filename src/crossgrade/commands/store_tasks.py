@@ -25,6 +25,16 @@ def history(context: Context, **shared: Any) -> None:
     leave(history_command(options_of(locals())))
 
 
+@command("report", STORE)
+def report(
+    context: Context, run: str = "", open_: bool = False, format_: str = "", out: str = "", **shared: Any
+) -> None:
+    """Make the report of a run: a page for people; JSON, JUnit XML or a Prometheus textfile for programs."""
+    from crossgrade.commands.reporting import report_command
+
+    leave(report_command(options_of(locals())))
+
+
 @command("verify", STORE)
 def verify(context: Context, generation: str = "", full: bool = False, **shared: Any) -> None:
     """Compare a generation with its manifest, file by file."""

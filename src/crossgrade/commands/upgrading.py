@@ -195,6 +195,7 @@ def _upgrade(options: Options) -> int:
             show_plan=lambda plan: _show_plan(output.terminal, plan, options) if plan.has_work else None,
             write_report=report.write,
         )
+        _write_page(request, report.run, output)
     except Refusal as refusal:
         _show_plan(output.terminal, refusal.plan, options)
         raise CrossgradeError(refusal.reason, remedy="Nothing was changed.") from refusal
@@ -202,6 +203,20 @@ def _upgrade(options: Options) -> int:
         output.close()
         log.close()
     return ending.exit_code
+
+
+def _write_page(request: Request, run: str, output: RunOutput) -> None:
+    """The page of a run that is over and has let go of the store. That it cannot be written changes no exit code."""
+    from crossgrade.commands.reporting import PAGE_FILE, write_page
+
+    if not run:  # it was stopped before it began
+        return
+    page = request.store.run_folder(run) / PAGE_FILE
+    problem = write_page(page)
+    said = (
+        Line(f"[WARNING]: no page was written: {problem}", "warning") if problem else Line(f"  page: {page}", "faint")
+    )
+    output.terminal.write([said])
 
 
 def _resumed(given: Request) -> Request:

@@ -6,6 +6,7 @@ This is the one point at which people and services change over; before it nothin
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from crossgrade.bench.health_looks import Watched
 
 RESTART_SECONDS = 600.0
+
+# Values of the task, in seconds since 1970: a report tells from them for how long nothing was served.
+RESTARTED_AT = "service_restarted_at"
+HEALTHY_AT = "service_healthy_at"
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     if watched:
         record["healthy"] = watched.to_json()
     back = [f"ln -sfn {store.venv(previous)} {link}", *([" ".join(arguments.restart)] if arguments.restart else [])]
+    turned: dict[str, JSON] = {"previous": previous, "link": str(link)}
     with context.step(f"activate generation {number}", record, by_hand=back):
         if generation.state == "rejected":
             store.write_generation(generation.with_state("ready"))
@@ -126,11 +132,13 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         switch(store, number)
         context.record_activation(previous, number)
         # inside the step: a kill before it has ended must not leave the old software serving under the new link
+        if arguments.restart:
+            turned[RESTARTED_AT] = round(time.time(), 3)
         _restart(arguments.restart, context)
         if watched:
             context.progress(f"watching {watched.url}")
-            watch(watched, context)
-    return Outcome({**change.values, "previous": previous, "link": str(link)})
+            turned[HEALTHY_AT] = round(watch(watched, context), 3)
+    return Outcome({**change.values, **turned})
 
 
 def _arm(arguments: Arguments, watched: Watched | None, previous: int, context: ApplyContext) -> None:

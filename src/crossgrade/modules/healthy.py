@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,11 @@ def read_healthy(values: Mapping[str, Any]) -> Watched | None:
     return Watched(given.url, given.every, given.unit, rules)
 
 
-def watch(watched: Watched, context: ApplyContext) -> str:
-    """Wait until the service is steadily healthy; returns for how long, in words. Raises TaskError when it is not."""
+def watch(watched: Watched, context: ApplyContext) -> float:
+    """Wait until the service is steadily healthy; returns since when, in seconds since 1970.
+
+    Raises TaskError when it is not.
+    """
     from crossgrade.bench.health_looks import watch_until_decided
 
     judgement = watch_until_decided(watched, lambda seen: context.progress(f"{watched.url}: {seen.reason}"))
@@ -67,4 +71,4 @@ def watch(watched: Watched, context: ApplyContext) -> str:
             remedy=f"{judgement.evidence['looks']} looks, {judgement.evidence['failed_looks']} of them failed, "
             f"{judgement.evidence['restarts']} restarts. The service's own log says why.",
         )
-    return judgement.reason
+    return time.time() - float(str(judgement.evidence["healthy_seconds"]))

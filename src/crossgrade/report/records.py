@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from crossgrade.report.steady import Output
 from crossgrade.store.atomic import write_json
 
 SCHEMA = "crossgrade.report/1"
+REPORT_FILE = "report.json"
 
 
 class JsonLines:
@@ -37,24 +39,33 @@ class RunReport:
         if event.kind != "task_progress":
             self._events.append(event.to_json())
 
+    @property
+    def run(self) -> str:
+        """The id of the run, "" before it began."""
+        return next((str(event["run"]) for event in self._events if event["event"] == "run_started"), "")
+
     def write(self, path: Path) -> None:
-        by_kind: dict[str, list[dict[str, Any]]] = {}
-        for event in self._events:
-            by_kind.setdefault(event["event"], []).append(event)
-        ended = by_kind.get("run_ended", [{}])[-1]
-        tasks = by_kind.get("task_result", [])
-        report: dict[str, Any] = {
-            "schema": SCHEMA,
-            "run": by_kind.get("run_started", [{}])[0],
-            "outcome": ended,
-            "recap": by_kind.get("recap", []),
-            "plan": by_kind.get("plan", [None])[-1],
-            "tasks": tasks,
-            "verdicts": [task["verdict"] for task in tasks if task.get("verdict")],
-            "rolled_back": by_kind.get("rolled_back", []),
-            "completed": by_kind.get("completed", []),
-            "rollback_failed": by_kind.get("rollback_failed", []),
-            "prediction_differs": by_kind.get("prediction_differs", []),
-        }
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_json(path, json.loads(json.dumps(report, default=str)))
+        write_json(path, json.loads(json.dumps(arrange(self._events), default=str)))
+
+
+def arrange(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The report that these events make. Pure."""
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for event in events:
+        by_kind.setdefault(event["event"], []).append(event)
+    tasks = by_kind.get("task_result", [])
+    return {
+        "schema": SCHEMA,
+        "run": by_kind.get("run_started", [{}])[0],
+        "outcome": by_kind.get("run_ended", [{}])[-1],
+        "recap": by_kind.get("recap", []),
+        "plan": by_kind.get("plan", [None])[-1],
+        "tasks": tasks,
+        "verdicts": [task["verdict"] for task in tasks if task.get("verdict")],
+        "rolled_back": by_kind.get("rolled_back", []),
+        "completed": by_kind.get("completed", []),
+        "rollback_failed": by_kind.get("rollback_failed", []),
+        "prediction_differs": by_kind.get("prediction_differs", []),
+        "warnings": by_kind.get("warning", []),
+    }

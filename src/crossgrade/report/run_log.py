@@ -16,6 +16,8 @@ from crossgrade.report.steady import SteadyStream
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+LOG_FILE = "log.jsonl"
+
 # Events that a reader would look for first when something went wrong.
 _LEVELS = {"warning": "warning", "prediction_differs": "warning", "rollback_failed": "error"}
 
@@ -45,7 +47,7 @@ class RunLog:
     def _open(self, folder: Path, run: str) -> None:
         import structlog
 
-        descriptor = os.open(folder / "log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(folder / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._stream = SteadyStream(os.fdopen(descriptor, "a", encoding="utf-8", buffering=1))
         self._logger = structlog.wrap_logger(
             structlog.WriteLogger(cast("TextIO", self._stream)),

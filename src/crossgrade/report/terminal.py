@@ -6,7 +6,6 @@ Colours follow NO_COLOR (no-color.org) and FORCE_COLOR; rich is loaded only wher
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, cast
@@ -14,6 +13,7 @@ from typing import IO, TYPE_CHECKING, cast
 from crossgrade.engine.events import Event
 from crossgrade.report.steady import Output
 from crossgrade.report.text import Line, render
+from crossgrade.report.visible import visible
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -29,10 +29,6 @@ _SGR = {
     "faint": "2",
     "warning": "35",
 }
-
-# What would move the cursor, change colours, turn the direction of writing, or cannot be encoded: names of files and
-# what is read from them can hold it.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def wants_colour(stream: Output, environment: Mapping[str, str] = os.environ) -> bool:
@@ -71,7 +67,7 @@ class Terminal:
     def write(self, lines: Iterable[Line]) -> None:
         for line in lines:
             code = _SGR.get(line.style, "") if self._colour else ""
-            said = _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], line.text)
+            said = visible(line.text)
             text = f"\x1b[{code}m{said}\x1b[0m" if code else said
             self._stream.write(text + "\n")
         self._stream.flush()
