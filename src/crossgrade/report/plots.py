@@ -341,6 +341,7 @@ def _for_page(text: str, prefix: str, colours: Mapping[str, str]) -> str:
     rest = re.sub(r'href="#', f'href="#{prefix}-', rest).replace("url(#", f"url(#{prefix}-")
     rest = rest.replace("xlink:href", "href")  # SVG 2; HTML needs no namespace then
     rest = re.sub(r"font: ([\d.]+px) [^;\"]+", r"font: \1 var(--font)", rest)
+    rest = re.sub(r"font-family: [^;\"]+", "font-family: var(--font)", rest)
     for name, colour in colours.items():
         rest = rest.replace(colour, f"var(--plot-{name})")
     return f'<svg {box[0] if box else ""} aria-hidden="true" focusable="false">{rest}'.rstrip()
