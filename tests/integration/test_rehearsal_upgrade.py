@@ -114,6 +114,10 @@ def test_06_the_upgrade_does_what_the_plan_foresaw(root: Path) -> None:
     report = json.loads(Path(answer.ended["report"]).read_text())
     assert {verdict["outcome"] for verdict in report["verdicts"]} == {"passed"}
     assert len(report["verdicts"]) == 5
+    page = Path(answer.ended["report"]).with_suffix(".html").read_text()  # of a real benchmark: plots, every sample
+    assert page.count("</figure>") == page.count("<svg") == 6
+    assert "the samples were not read" not in page
+    assert "Concurrency 1" in page
     assert (root / "ml-env" / "bin" / "python").exists()
 
 

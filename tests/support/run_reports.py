@@ -65,7 +65,7 @@ class Recorder:
         found: dict[str, Any] = json.loads(json.dumps(arrange(self.events)))
         return found
 
-    def document(self, samples: Mapping[str, Measurements] | None = None) -> Document:
+    def document(self, samples: Mapping[str, Sequence[Measurements]] | None = None) -> Document:
         return make_document(self.report(), samples or {})
 
     def _take(self, event: Event) -> None:
@@ -141,7 +141,7 @@ FAST = ((100.0, 101.0), (104.0, 103.0), (98.0, 99.0), (101.0, 102.0))
 
 def benchmarked(
     speeds: Sequence[tuple[float, float]] = FAST, concurrency: int = 1, requests: int = 5
-) -> tuple[Verdict, Measurements]:
+) -> tuple[Verdict, tuple[Measurements, ...]]:
     """A verdict as the gate gives it on these launches (tokens/s, old and new), and the samples as they are read."""
     samples = pairs_of(speeds, concurrency, requests)
     verdict = judge_benchmark(samples, BenchmarkRules({"output_tokens_per_second": 0.05}, 2, 4))

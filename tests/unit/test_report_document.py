@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -11,9 +12,10 @@ from tests.support.run_reports import FAST, SAMPLES, START, Recorder, benchmarke
 from crossgrade.engine.results import TaskResult
 from crossgrade.gates.verdict import Verdict
 from crossgrade.modules.contract import Difference
+from crossgrade.report.comparisons import limits_of, mean_interval
 from crossgrade.report.document import make_document
 from crossgrade.report.downtime import downtime_of
-from crossgrade.report.measurements import mean_interval, read_samples
+from crossgrade.report.measurements import read_samples
 
 
 def test_an_empty_report_is_a_run_without_an_end() -> None:
@@ -120,7 +122,7 @@ def test_downtime_is_told_only_where_events_tell_it(
 
 
 def test_samples_are_read_as_they_were_written() -> None:
-    measured = read_samples(sample_lines(pairs_of(FAST, concurrency=8)))
+    (measured,) = read_samples(sample_lines(pairs_of(FAST, concurrency=8)))
     assert (measured.concurrency, measured.problem, len(measured.launches)) == (8, "", 8)
     assert measured.pairs("output_tokens_per_second") == tuple((n, *pair) for n, pair in enumerate(FAST, 1))
     first = measured.of("old")[0]
@@ -129,7 +131,7 @@ def test_samples_are_read_as_they_were_written() -> None:
 
 def test_a_damaged_line_is_named_and_the_others_count() -> None:
     lines = sample_lines(pairs_of(FAST))
-    measured = read_samples([*lines[:3], lines[3][:100], "[]", *lines[4:]])
+    (measured,) = read_samples([*lines[:3], lines[3][:100], "[]", *lines[4:]])
     assert measured.problem == "unreadable: line 4, 5 of the samples"
     assert [number for number, _, _ in measured.pairs("output_tokens_per_second")] == [1, 2, 4]
 
@@ -163,6 +165,7 @@ def test_the_report_decides_as_the_gate_did() -> None:
 def test_without_samples_the_verdict_still_tells_each_launch() -> None:
     verdict, _ = benchmarked()
     benchmark = Recorder().gate(verdict, name="Speed").end().document().benchmarks[0]
+    assert not benchmark.measurements.profile
     assert "only the figures of each launch" in benchmark.measurements.problem
     assert len(benchmark.comparisons[0].ratios) == 4
 
@@ -176,3 +179,55 @@ def test_each_concurrency_is_a_benchmark_of_its_own() -> None:
         figures = {**verdict.figures, "samples": path}
         run.gate(Verdict("benchmark", "passed", "", (), figures), name="Speed", item=str(concurrency))
     assert [each.title for each in run.end().document(samples).benchmarks] == ["Concurrency 1", "Concurrency 8"]
+
+
+# ---- several loads, void replicates, the new server alone: as the benchmark of several profiles writes them
+
+
+def with_two_loads(line: str) -> str:
+    pair = json.loads(line)
+    if "profile" in pair:
+        loads = [{**pair["profile"], "name": name, "concurrency": number} for name, number in (("one", 1), ("many", 8))]
+        return json.dumps({**pair, "profiles": loads})
+    for side in ("old", "new"):
+        result = pair[side]["result"]
+        metrics = {**result["metrics"], "output_tokens_per_second": 5 * result["metrics"]["output_tokens_per_second"]}
+        pair[side]["further_results"] = [{**result, "metrics": metrics}]
+    return json.dumps(pair)
+
+
+def test_several_loads_in_each_launch_are_kept_apart() -> None:
+    loads = read_samples(map(with_two_loads, sample_lines(pairs_of(FAST))))
+    assert [(load.name, load.concurrency, len(load.launches)) for load in loads] == [("one", 1, 8), ("many", 8, 8)]
+    assert [load.pairs("output_tokens_per_second")[0][1:] for load in loads] == [(100.0, 101.0), (500.0, 505.0)]
+    verdict, _ = benchmarked()
+    result: Any = verdict.figures["metrics"]
+    figures: dict[str, Any] = {
+        **verdict.figures,
+        "profiles": {"one": {"metrics": {}}, "many": {"metrics": result}},
+        "allowed_losses": {},
+    }
+    run = Recorder().gate(Verdict("benchmark", "passed", "", (), figures), name="Speed").end()
+    benchmarks = run.document({SAMPLES: loads}).benchmarks
+    assert [each.title for each in benchmarks] == ["one, Concurrency 1", "many, Concurrency 8"]
+    assert [any(compared.judged for compared in each.comparisons) for each in benchmarks] == [False, True]
+
+
+def test_void_replicates_are_told_and_do_not_count() -> None:
+    lines = sample_lines(pairs_of(FAST))
+    launch = json.loads(lines[1])["new"]
+    void = {"void": 2, "causes": [{"side": "new", "kind": "errors", "detail": "2 http_status"}], "launches": [launch]}
+    (measured,) = read_samples([*lines[:2], json.dumps(void), *lines[2:]])
+    assert (len(measured.launches), measured.problem) == (8, "")
+    assert measured.void == ("replicate 2: new server: 2 http_status",)
+
+
+def test_the_new_server_alone_is_held_against_limits() -> None:
+    lines = sample_lines(pairs_of(FAST))
+    alone = [json.dumps({"number": n, "new": json.loads(line)["new"]}) for n, line in enumerate(lines[1:], 1)]
+    (measured,) = read_samples([lines[0], *alone])
+    assert (measured.sides, measured.pairs("output_tokens_per_second")) == (("new",), ())
+    figures = {"limits": {"output_tokens_per_second": {"limit": 89.5, "outcome": "passed"}, "nonsense": {}}}
+    (limit,) = limits_of(measured, figures)
+    assert (limit.kind, limit.limit, limit.outcome) == ("floor", 89.5, "passed")
+    assert limit.new.mean == pytest.approx(101.24, abs=0.01)

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped, TestSuite
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.run_reports import FAST, SAMPLES, Recorder, benchmarked, hostile_document, passed
+from tests.support.run_reports import (
+    FAST,
+    SAMPLES,
+    Recorder,
+    benchmarked,
+    hostile_document,
+    pairs_of,
+    passed,
+    sample_lines,
+)
 
 from crossgrade.engine.results import TaskResult
 from crossgrade.gates.verdict import Verdict
 from crossgrade.report.document import Document, make_document
 from crossgrade.report.junit import render_junit
+from crossgrade.report.measurements import read_samples
 from crossgrade.report.page import length_of_time, render_page
 from crossgrade.report.prometheus import render_prometheus
 
@@ -60,10 +72,23 @@ def measured(requests: int = 5, concurrency: int = 4) -> Document:
     return Recorder().gate(passed()).gate(verdict, name="Speed").end().document({SAMPLES: samples})
 
 
+def alone() -> Document:
+    """The new server by itself, against a floor."""
+    lines = sample_lines(pairs_of(FAST))
+    new = [json.dumps({"number": n, "new": json.loads(line)["new"]}) for n, line in enumerate(lines[1:], 1)]
+    figures: dict[str, Any] = {
+        "samples": SAMPLES,
+        "limits": {"output_tokens_per_second": {"limit": 89.5, "outcome": "passed"}},
+    }
+    verdict = Verdict("benchmark", "passed", "above the floor", (), figures)
+    return Recorder().gate(verdict, name="Speed").end().document({SAMPLES: read_samples([lines[0], *new])})
+
+
 DOCUMENTS: dict[str, Callable[[], Document]] = {
     "hostile": hostile_document,
     "empty": lambda: make_document({}, {}),
     "measured": measured,
+    "alone": alone,
     "plain": lambda: Recorder().task("A", TaskResult("ok")).end().document(),
 }
 
@@ -120,6 +145,14 @@ def test_plots_have_every_sample_words_and_a_table() -> None:
         attributes for tag, attributes in page.elements if tag == "use" and "--plot-" in (attributes["style"] or "")
     ]
     assert len(marks) >= 2 * 40
+
+
+def test_the_new_server_alone_has_plots_too() -> None:
+    page = Reader(render_page(alone()))
+    assert [tag for tag, _ in page.elements].count("figure") == 4
+    assert "floor 89.5" in page.said
+    assert "launches of the new server alone" in page.said
+    assert "(180 new)" in page.said
 
 
 def test_plots_take_their_colours_from_the_page() -> None:

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from crossgrade.report.comparisons import Comparison, Limit, compare_metrics, limits_of
 from crossgrade.report.downtime import Downtime, downtime_of
-from crossgrade.report.measurements import Comparison, Measurements, compare_metrics, from_figures
+from crossgrade.report.measurements import Measurements, from_figures
 
 State = Literal["done", "failed", "interrupted"]
 GateOutcome = Literal["passed", "failed", "not run"]
 
 # The figures of a benchmark that its plots and tables show already.
-_SHOWN_ELSEWHERE = ("launches", "metrics")
+_SHOWN_ELSEWHERE = ("launches", "metrics", "limits", "profiles")
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,18 @@ class Change:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark: its verdict, what was measured, and old against new."""
+    """One load of a benchmark: its verdict, what was measured, old against new, and the new server against limits."""
 
     gate: Gate
     measurements: Measurements
     comparisons: tuple[Comparison, ...]
+    limits: tuple[Limit, ...] = ()
 
     @property
     def title(self) -> str:
-        concurrency = self.measurements.concurrency
-        return f"Concurrency {concurrency}" if concurrency is not None else self.gate.name
+        name, concurrency = self.measurements.name, self.measurements.concurrency
+        told = f"Concurrency {concurrency}" if concurrency is not None else ""
+        return ", ".join(part for part in (name, told) if part) or self.gate.name
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def samples_path(gate: Gate) -> str:
     return path if gate.gate == "benchmark" and isinstance(path, str) else ""
 
 
-def make_document(report: Mapping[str, Any], samples: Mapping[str, Measurements]) -> Document:
+def make_document(report: Mapping[str, Any], samples: Mapping[str, Sequence[Measurements]]) -> Document:
     """The document of a report's data. `samples` are the measurements by the path that a verdict names.
 
     What is missing in a report (an older one, one of a run that was killed) is empty or None.
@@ -237,16 +240,17 @@ def shown_figures(gate: Gate) -> dict[str, Any]:
     return {name: value for name, value in gate.figures.items() if name not in _SHOWN_ELSEWHERE}
 
 
-def _benchmarks(gates: Sequence[Gate], samples: Mapping[str, Measurements]) -> Iterator[Benchmark]:
+def _benchmarks(gates: Sequence[Gate], samples: Mapping[str, Sequence[Measurements]]) -> Iterator[Benchmark]:
+    """One for each load of each benchmark that measured something."""
     for gate in gates:
-        path = samples_path(gate)
-        found = samples.get(path)
-        if found is None or not found.launches:
+        loads: Sequence[Measurements] = samples.get(samples_path(gate), ())
+        if not any(each.launches for each in loads):
             if not gate.figures.get("launches"):
                 continue
-            why = found.problem if found is not None else "the samples were not read"
-            found = from_figures(gate.figures, f"{why}: only the figures of each launch are shown")
-        yield Benchmark(gate, found, compare_metrics(found, gate.figures))
+            why = next((each.problem for each in loads if each.problem), "the samples were not read")
+            loads = from_figures(gate.figures, f"{why}: only the figures of each launch are shown")
+        for each in loads:
+            yield Benchmark(gate, each, compare_metrics(each, gate.figures), tuple(limits_of(each, gate.figures)))
 
 
 # ---- steps and changes

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from crossgrade.bench.statistics import median
 from crossgrade.gates.benchmark import METRICS, Metric
+from crossgrade.report.comparisons import Comparison, Interval, Limit, mean_interval
 from crossgrade.report.document import Benchmark
-from crossgrade.report.measurements import SIDES, Comparison, Interval, Launch, Measurements, Side, mean_interval
-from crossgrade.report.tables import Table, comparison_table, interval_text, launch_table, pair_table
+from crossgrade.report.measurements import SIDES, Launch, Measurements, Side
+from crossgrade.report.tables import Table, comparison_table, interval_text, launch_table, limit_table, pair_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,8 +62,10 @@ def benchmark_plots(benchmark: Benchmark, prefix: str) -> Iterator[Plot]:
         for number, compared in enumerate(comparisons):
             if compared.judged or compared.name == "output_tokens_per_second":
                 yield _launches(compared, measurements, f"{prefix}l{number}")
+        for number, limit in enumerate(benchmark.limits):
+            yield _limit(limit, benchmark, f"{prefix}f{number}")
         for number, series in enumerate(_SERIES):
-            if all(any(series.values(launch) for launch in measurements.of(side)) for side in SIDES):
+            if series.sides(measurements):
                 draw = _distribution if series.curve else _requests
                 yield draw(series, measurements, f"{prefix}s{number}")
 
@@ -75,6 +78,10 @@ class _Series:
     metric: str
     values: Callable[[Launch], Sequence[float]]
     curve: bool = False
+
+    def sides(self, measurements: Measurements) -> tuple[Side, ...]:
+        """Those for which there is a value."""
+        return tuple(side for side in SIDES if any(self.values(launch) for launch in measurements.of(side)))
 
 
 _SERIES = (
@@ -163,23 +170,46 @@ def _launches(compared: Comparison, measurements: Measurements, prefix: str) -> 
         axes.plot([offset, 1 + offset], [old * scale, new * scale], color=_COLOURS["faint"], linewidth=0.7, alpha=0.6)
         for place, side, value in ((0, SIDES[0], old), (1, SIDES[1], new)):
             axes.plot([place + offset], [value * scale], _MARKERS[side], color=_COLOURS[side], markersize=5, mew=0)
-    for place, side, interval in ((0, SIDES[0], compared.old), (1, SIDES[1], compared.new)):
-        _mean(axes, place + (0.3 if place else -0.3), interval, scale, side)
-    _two_sides(axes, f"{compared.metric.unit}")
+    means: dict[Side, Interval] = {"old": compared.old, "new": compared.new}
+    for side, interval in means.items():
+        _mean(axes, side, interval, scale)
+    _side_by_side(axes, compared.metric.unit, SIDES)
     return Plot(
         f"{_capital(compared.metric.label)}, each launch",
         "Launches of one pair are joined. Beside them the mean with its 95% interval.",
-        _means(compared.metric.label, compared.metric, compared.old, compared.new),
+        _means(compared.metric.label, compared.metric, means),
         _svg(figure, prefix),
         pair_table(compared, measurements),
+    )
+
+
+def _limit(limit: Limit, benchmark: Benchmark, prefix: str) -> Plot:
+    """Launches of the new server above or below a line that it has to keep."""
+    scale, unit = limit.metric.scale, limit.metric.unit
+    figure, axes = _figure(3.0)
+    launches = [each.metrics[limit.name] for each in benchmark.measurements.of("new") if limit.name in each.metrics]
+    for index, value in enumerate(launches):
+        axes.plot(
+            [1 + _spread(index) * 0.3], [value * scale], _MARKERS["new"], color=_COLOURS["new"], markersize=5, mew=0
+        )
+    _mean(axes, "new", limit.new, scale)
+    axes.axhline(limit.limit * scale, color=_COLOURS["bad"], linewidth=2)
+    _side_by_side(axes, unit, ("new",))
+    return Plot(
+        f"{_capital(limit.metric.label)}, each launch against its {limit.kind}",
+        f"The line is the {limit.kind}. Beside the launches their mean with its 95% interval.",
+        f"{limit.outcome}: {_means(limit.metric.label, limit.metric, {'new': limit.new})}",
+        _svg(figure, prefix),
+        limit_table(benchmark.limits),
     )
 
 
 def _requests(series: _Series, measurements: Measurements, prefix: str) -> Plot:
     metric = METRICS[series.metric]
     figure, axes = _figure(3.0)
-    all_values = []
-    for place, side in enumerate(SIDES):
+    all_values, means = [], {}
+    for side in series.sides(measurements):
+        place = SIDES.index(side)
         values = [value * metric.scale for launch in measurements.of(side) for value in series.values(launch)]
         all_values += values
         picture = len(values) > _MOST_DOTS
@@ -193,15 +223,15 @@ def _requests(series: _Series, measurements: Measurements, prefix: str) -> Plot:
             linewidths=0,
             rasterized=picture,
         )
-        _mean(axes, place + (0.32 if place else -0.32), _of_launches(series, measurements, side), metric.scale, side)
+        means[side] = _of_launches(series, measurements, side)
+        _mean(axes, side, means[side], metric.scale)
     if min(all_values) > 0 and max(all_values) > 20 * min(all_values):
         _logarithmic(axes.yaxis, all_values)
-    _two_sides(axes, metric.unit)
-    old, new = (_of_launches(series, measurements, side) for side in SIDES)
+    _side_by_side(axes, metric.unit, series.sides(measurements))
     return Plot(
         series.title,
         "One dot for each request. Beside them the mean of the launches' medians with its 95% interval.",
-        _means("mean of the launches' medians", metric, old, new),
+        _means("mean of the launches' medians", metric, means),
         _svg(figure, prefix),
         launch_table(metric, measurements, series.values),
     )
@@ -210,13 +240,14 @@ def _requests(series: _Series, measurements: Measurements, prefix: str) -> Plot:
 def _distribution(series: _Series, measurements: Measurements, prefix: str) -> Plot:
     metric = METRICS[series.metric]
     figure, axes = _figure(3.0)
-    short, ends, counts = 0, [], []
-    for side in SIDES:
+    short, ends, counts, means = 0, [], [], {}
+    for side in series.sides(measurements):
         values = sorted(value for launch in measurements.of(side) for value in series.values(launch))
         short += sum(value < _SHORTEST for value in values)
         count = len(values)
         counts.append(f"{count:,} {side}")
-        ends += [max(values[0], _SHORTEST), values[-1]]
+        ends += [max(values[0], _SHORTEST), max(values[-1], _SHORTEST)]
+        means[side] = _of_launches(series, measurements, side)
         chosen = (
             range(count) if count <= _MOST_STEPS else [i * (count - 1) // _MOST_STEPS for i in range(_MOST_STEPS + 1)]
         )
@@ -235,12 +266,11 @@ def _distribution(series: _Series, measurements: Measurements, prefix: str) -> P
     axes.set_ylim(0, 101)
     axes.grid(linewidth=0.6)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, labelcolor=_COLOURS["text"], borderaxespad=0.2)
-    old, new = (_of_launches(series, measurements, side) for side in SIDES)
     note = f" {short:,} of less than 0.01 ms are drawn at 0.01 ms." if short else ""
     return Plot(
         series.title,
         f"The share of tokens ({' and '.join(counts)}) that came within a time; further left is faster.{note}",
-        _means("mean of the launches' medians", metric, old, new),
+        _means("mean of the launches' medians", metric, means),
         _svg(figure, prefix),
         launch_table(metric, measurements, series.values),
     )
@@ -259,9 +289,9 @@ def _figure(height: float) -> tuple[Any, Axes]:
     return figure, axes
 
 
-def _two_sides(axes: Axes, unit: str) -> None:
-    axes.set_xticks([0, 1], list(SIDES))
-    axes.set_xlim(-0.55, 1.55)
+def _side_by_side(axes: Axes, unit: str, sides: Sequence[Side]) -> None:
+    axes.set_xticks([SIDES.index(side) for side in sides], list(sides))
+    axes.set_xlim(-0.55 if "old" in sides else 0.3, 1.55 if "old" in sides else 1.7)
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel(unit)
     axes.grid(axis="y", linewidth=0.6)
@@ -280,8 +310,9 @@ def _logarithmic(axis: Any, values: Sequence[float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _mean(axes: Axes, place: float, interval: Interval, scale: float, side: Side) -> None:
-    """A mean with its bounds as an error bar."""
+def _mean(axes: Axes, side: Side, interval: Interval, scale: float) -> None:
+    """A mean with its bounds as an error bar, on the outer side of its dots."""
+    place = {"old": -0.31, "new": 1.31}[side]
     mean = interval.mean * scale
     if interval.lower is not None and interval.upper is not None:
         below, above = mean - interval.lower * scale, interval.upper * scale - mean
@@ -317,12 +348,9 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _means(label: str, metric: Metric, old: Interval, new: Interval) -> str:
-    told = ", ".join(
-        f"{side} {interval_text(interval, metric.scale)} {metric.unit}"
-        for side, interval in zip(SIDES, (old, new), strict=True)
-    )
-    return f"{_capital(label)}: {told}"
+def _means(label: str, metric: Metric, means: Mapping[Side, Interval]) -> str:
+    told = (f"{side} {interval_text(interval, metric.scale)} {metric.unit}" for side, interval in means.items())
+    return f"{_capital(label)}: {', '.join(told)}"
 
 
 def _svg(figure: Any, prefix: str) -> str:

@@ -78,7 +78,11 @@ def _benchmark_families(benchmarks: tuple[Benchmark, ...]) -> Iterator[_Family]:
     ratios: dict[str, list[tuple[Labels, float]]] = {"": [], "_lower_bound": [], "_upper_bound": []}
     for benchmark in benchmarks:
         concurrency = benchmark.measurements.concurrency
-        labels = {"task": benchmark.gate.name, "concurrency": "" if concurrency is None else str(concurrency)}
+        labels = {
+            "task": benchmark.gate.name,
+            "load": benchmark.measurements.name,
+            "concurrency": "" if concurrency is None else str(concurrency),
+        }
         for compared in benchmark.comparisons:
             metric = {**labels, "metric": compared.name, "judged": str(compared.judged).lower()}
             unit, result = _UNITS[compared.metric.unit], compared.result

@@ -80,16 +80,16 @@ def read_document(run: Path) -> Document:
     return make_document(report, {path: _samples(Path(path), run) for path in paths})
 
 
-def _samples(path: Path, run: Path) -> Measurements:
+def _samples(path: Path, run: Path) -> tuple[Measurements, ...]:
     """The samples where the verdict says that they are, or beside the report, where a store was moved."""
     for candidate in (path, run / path.name):
         try:
             if not candidate.is_file():
                 continue
             if candidate.stat().st_size > _MOST_BYTES:
-                return Measurements({}, (), f"{candidate} holds more than {_MOST_BYTES // 1024**2} MiB")
+                return (Measurements({}, (), f"{candidate} holds more than {_MOST_BYTES // 1024**2} MiB"),)
             with candidate.open(encoding="utf-8", errors="replace") as lines:
                 return read_samples(lines)
         except OSError as error:
-            return Measurements({}, (), f"unreadable: {candidate}: {error.strerror}")
-    return Measurements({}, (), f"{path} is not there any more")
+            return (Measurements({}, (), f"unreadable: {candidate}: {error.strerror}"),)
+    return (Measurements({}, (), f"{path} is not there any more"),)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from crossgrade.bench.statistics import percentile
 from crossgrade.gates.benchmark import Metric
-from crossgrade.report.measurements import SIDES, Comparison, Interval, Launch, Measurements
+from crossgrade.report.comparisons import Comparison, Interval, Limit
+from crossgrade.report.measurements import SIDES, Launch, Measurements
 
 Values = Callable[[Launch], Sequence[float]]
 
@@ -38,6 +39,22 @@ def _comparison(compared: Comparison) -> tuple[str, ...]:
         f"{result.mean_ratio:.3f}{bounds}",
         f"{100 * result.allowed_loss:g}%" if compared.judged else "",
         result.outcome if compared.judged else "not judged",
+    )
+
+
+def limit_table(limits: Sequence[Limit]) -> Table:
+    """What the new server was held to besides the old one."""
+    return Table(
+        ("metric", "new", "limit", "decision"),
+        tuple(
+            (
+                f"{each.metric.label}, {each.metric.unit}",
+                interval_text(each.new, each.metric.scale),
+                f"{each.kind} {number_text(each.limit * each.metric.scale)}",
+                each.outcome,
+            )
+            for each in limits
+        ),
     )
 
 
