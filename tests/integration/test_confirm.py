@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
 
 from crossgrade.store.confirmation import Confirmation, Instant, anchored, is_due, read_confirmation, seconds_left
@@ -279,6 +280,9 @@ def test_a_service_that_stays_healthy(upgrade: SmallUpgrade, service: Callable[.
     assert answer.code == 0, answer.stdout + answer.stderr
     assert f"then watch http://127.0.0.1:{port}/ for 2 s" in answer.stdout
     assert answers(port) == "2.0"
+    told = upgrade.run("report", "--format", "prometheus").stdout  # the restart and the first healthy look are known
+    values = {each.name: each.samples[0].value for each in text_string_to_metric_families(told)}
+    assert 0 <= values["crossgrade_run_downtime_seconds"] <= values["crossgrade_run_duration_seconds"] - 2
 
 
 @pytest.mark.parametrize(("kind", "word"), [("crashes", "crash loop"), ("dies", "down")])
