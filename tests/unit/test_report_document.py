@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,6 +180,13 @@ def test_each_concurrency_is_a_benchmark_of_its_own() -> None:
         figures = {**verdict.figures, "samples": path}
         run.gate(Verdict("benchmark", "passed", "", (), figures), name="Speed", item=str(concurrency))
     assert [each.title for each in run.end().document(samples).benchmarks] == ["Concurrency 1", "Concurrency 8"]
+
+
+def test_an_open_loop_is_called_by_its_rate() -> None:
+    verdict, (measured,) = benchmarked()
+    load = replace(measured, profile={**measured.profile, "rate": 2.5, "concurrency": 1})
+    benchmark = Recorder().gate(verdict, name="Speed").end().document({SAMPLES: (load,)}).benchmarks[0]
+    assert (benchmark.title, load.concurrency) == ("2.5 requests/s", None)
 
 
 # ---- several loads, void replicates, the new server alone: as the benchmark of several profiles writes them

@@ -26,12 +26,13 @@ from tests.support.run_reports import (
 )
 
 from crossgrade.engine.results import TaskResult
+from crossgrade.gates.benchmark import METRICS
 from crossgrade.gates.verdict import Verdict
 from crossgrade.report.document import Document, make_document
 from crossgrade.report.junit import render_junit
 from crossgrade.report.measurements import read_samples
 from crossgrade.report.page import length_of_time, render_page
-from crossgrade.report.prometheus import render_prometheus
+from crossgrade.report.prometheus import _UNITS, render_prometheus
 
 VOID = ("meta", "br", "img", "link", "hr", "input")
 
@@ -237,6 +238,10 @@ def test_promtool_finds_no_fault(name: str) -> None:
     text = render_prometheus(DOCUMENTS[name]())
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_every_metric_has_a_unit_that_prometheus_knows() -> None:
+    assert {metric.unit for metric in METRICS.values()} <= set(_UNITS)
 
 
 def test_prometheus_values() -> None:

@@ -17,7 +17,9 @@ CONFIDENCE = 0.95
 # What a reader wants to see of every benchmark, whatever its gate judges.
 _ALWAYS = (
     "output_tokens_per_second",
+    "total_tokens_per_second",
     "requests_per_second",
+    "accept_length",
     "ttft_median",
     "ttft_p99",
     "itl_median",

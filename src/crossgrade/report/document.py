@@ -96,8 +96,9 @@ class Benchmark:
 
     @property
     def title(self) -> str:
-        name, concurrency = self.measurements.name, self.measurements.concurrency
+        name, concurrency, rate = self.measurements.name, self.measurements.concurrency, self.measurements.rate
         told = f"Concurrency {concurrency}" if concurrency is not None else ""
+        told = told if rate is None else f"{rate:g} requests/s"
         return ", ".join(part for part in (name, told) if part) or self.gate.name
 
 

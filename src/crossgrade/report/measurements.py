@@ -52,8 +52,15 @@ class Measurements:
 
     @property
     def concurrency(self) -> int | None:
+        """Streams at any moment; None for an open loop, and where the load is not known."""
         value = self.profile.get("concurrency")
-        return value if isinstance(value, int) else None
+        return value if isinstance(value, int) and self.rate is None else None
+
+    @property
+    def rate(self) -> float | None:
+        """Requests that an open loop sends each second; None for a closed one."""
+        value = self.profile.get("rate")
+        return float(value) if isinstance(value, (int, float)) else None
 
     @property
     def sides(self) -> tuple[Side, ...]:

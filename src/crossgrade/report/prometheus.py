@@ -15,7 +15,12 @@ from crossgrade.report.document import Benchmark, Document, Gate
 from crossgrade.report.visible import visible
 
 Labels = Mapping[str, str]
-_UNITS = {"tokens/s": "tokens_per_second", "requests/s": "requests_per_second", "ms": "seconds"}
+_UNITS = {
+    "tokens/s": "tokens_per_second",
+    "requests/s": "requests_per_second",
+    "tokens/step": "tokens_per_step",
+    "ms": "seconds",  # a metric's own value is in seconds
+}
 
 
 @dataclass(frozen=True)
