@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from crossgrade.bench.paired import Launch, Pair, PairedSamples, Side, order_of, run_pairs
+from crossgrade.bench.paired import Launch, Pair, PairedSamples, Side, Told, order_of, run_pairs
 from crossgrade.bench.samples import LoadProfile, LoadResult, RequestSample
 from crossgrade.bench.server_process import RunningServer
 from crossgrade.errors import TaskError
@@ -18,7 +18,7 @@ from crossgrade.gates.benchmark import BenchmarkRules, decided, judge_benchmark
 from crossgrade.gates.verdict import Verdict
 from crossgrade.process import RunningProcess
 
-PROFILE = LoadProfile(requests=2)
+PROFILE = LoadProfile(requests=2, max_tokens=50)
 RULES = BenchmarkRules({"output_tokens_per_second": 0.1})
 
 
@@ -199,7 +199,7 @@ def test_samples_and_verdict_are_json() -> None:
 )
 def test_rules_that_make_no_sense(losses: Mapping[str, float], options: dict[str, int], words: str) -> None:
     with pytest.raises(TaskError, match=words):
-        BenchmarkRules(losses, **options)
+        BenchmarkRules(losses, **options)  # type: ignore[arg-type]  # numbers of pairs only
 
 
 def test_launches_are_interleaved_in_the_order_abba() -> None:
@@ -211,9 +211,9 @@ def test_launches_are_interleaved_in_the_order_abba() -> None:
         yield RunningServer("http://127.0.0.1:1", 1, 0.5, cast("RunningProcess", NoProcess()))
         events.append("stop")
 
-    def measure(_: RunningServer) -> LoadResult:
+    def measure(_: RunningServer) -> list[LoadResult]:
         events.append("measure")
-        return result(800.0)
+        return [result(800.0)]
 
     seen: list[int] = []
     samples = run_pairs(
@@ -222,8 +222,9 @@ def test_launches_are_interleaved_in_the_order_abba() -> None:
         measure,
         enough=lambda samples: len(samples.pairs) == 3,
         maximum_pairs=8,
-        on_pair=lambda pair: seen.append(pair.number),
-        on_launch=lambda number, side: events.append(f"{number} {side}"),
+        told=Told(
+            launch=lambda number, side: events.append(f"{number} {side}"), pair=lambda pair: seen.append(pair.number)
+        ),
     )
     assert [event.split()[1] for event in events if event.startswith("start")] == [
         *("old", "new"),
@@ -244,7 +245,7 @@ def test_there_are_never_more_than_the_maximum_of_pairs() -> None:
     samples = run_pairs(
         lambda: contextlib.nullcontext(server),
         lambda: contextlib.nullcontext(server),
-        lambda _: result(800.0),
+        lambda _: [result(800.0)],
         enough=lambda _: False,
         maximum_pairs=4,
     )

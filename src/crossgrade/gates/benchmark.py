@@ -1,199 +1,169 @@
-"""The benchmark gate: is the new generation as fast as the old one, within the loss allowed? Pure.
+"""The benchmark gate: is the new generation as fast as it must be? Pure.
 
-Evidence: paired launches (`bench.paired`). Verdict: non-inferiority for each metric (`bench.statistics`), and
-all of them must pass; requiring all needs no further correction, since a candidate that is too slow in one
-metric passes only if that metric's own test errs. A request with an error fails the gate, and so does evidence
-that is inconclusive after the greatest number of pairs.
+Evidence: launches (`bench.paired`), each with one result for every load profile. Verdict, for each profile and each
+metric that has a target: non-inferiority to the old server (`bench.statistics`), by pairs or against stored launches,
+and absolute limits. All of them must pass; requiring all needs no further correction, since a candidate that is too
+slow in one passes only if that one's own test errs. Evidence that is inconclusive after the greatest number of pairs
+fails the gate; void launches are measured again, a bounded number of them, and told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from crossgrade.bench.paired import Launch, PairedSamples
-from crossgrade.bench.samples import RequestSample
-from crossgrade.bench.statistics import NonInferiority, non_inferiority, planned_looks
-from crossgrade.errors import TaskError
+from crossgrade.bench.samples import LoadResult, RequestSample
+from crossgrade.bench.statistics import AgainstLimit, NonInferiority
+from crossgrade.gates.benchmark_rules import METRICS, BenchmarkRules, Metric, Targets
+from crossgrade.gates.benchmark_targets import Judged, StoredBaseline, describe, judge_targets
 from crossgrade.gates.verdict import Finding, Verdict, counted
 from crossgrade.jsontype import JSON
+
+__all__ = ["METRICS", "BenchmarkRules", "Metric", "StoredBaseline", "Targets", "decided", "describe", "judge_benchmark"]
 
 GATE = "benchmark"
 DISTURBING_SHARE = 0.1  # of the processor time: from here on other processes are worth a warning
 ERRORS_SHOWN = 5  # failed requests that become findings of their own
+OWN_VOID = 2  # void launches by the candidate's own doing that fail it: once may be chance, twice is a fault
 
 
-@dataclass(frozen=True)
-class Metric:
-    """How a figure of `LoadResult.metrics()` is judged and shown: its value times `scale` is in `unit`."""
-
-    label: str
-    unit: str
-    scale: float
-    higher_is_better: bool
-
-
-METRICS: Mapping[str, Metric] = {
-    "output_tokens_per_second": Metric("output", "tokens/s", 1.0, True),
-    "requests_per_second": Metric("requests", "requests/s", 1.0, True),
-    "total_tokens_per_second": Metric("input and output", "tokens/s", 1.0, True),
-    "accept_length": Metric("acceptance length", "tokens/step", 1.0, True),
-    "stream_tokens_per_second_median": Metric("output of one stream (median)", "tokens/s", 1.0, True),
-    "stream_tokens_per_second_p90": Metric("output of one stream (90th percentile)", "tokens/s", 1.0, True),
-    "ttft_median": Metric("time to first token (median)", "ms", 1000.0, False),
-    "ttft_p90": Metric("time to first token (90th percentile)", "ms", 1000.0, False),
-    "ttft_p99": Metric("time to first token (99th percentile)", "ms", 1000.0, False),
-    "itl_median": Metric("inter-token latency (median)", "ms", 1000.0, False),
-    "itl_p90": Metric("inter-token latency (90th percentile)", "ms", 1000.0, False),
-    "itl_p99": Metric("inter-token latency (99th percentile)", "ms", 1000.0, False),
-    "end_to_end_median": Metric("end-to-end latency (median)", "ms", 1000.0, False),
-    "end_to_end_p90": Metric("end-to-end latency (90th percentile)", "ms", 1000.0, False),
-    "end_to_end_p99": Metric("end-to-end latency (99th percentile)", "ms", 1000.0, False),
-}
-
-
-@dataclass(frozen=True)
-class BenchmarkRules:
-    """What is judged, and how strictly.
-
-    `allowed_losses` maps names of METRICS to the share that may be lost (0.1: 10%). The looks at the verdict
-    are planned from the two numbers of pairs (`statistics.planned_looks`). Where a launch takes seconds and the
-    machine is shared, a maximum of 24 costs little and decides even where pairs differ by 10%.
-    """
-
-    allowed_losses: Mapping[str, float]
-    minimum_pairs: int = 3
-    maximum_pairs: int = 8
-    confidence: float = 0.95
-
-    def __post_init__(self) -> None:
-        if not self.allowed_losses:
-            raise TaskError("benchmark: no metric to judge", remedy=f"name one of {', '.join(METRICS)}")
-        for name, loss in self.allowed_losses.items():
-            if name not in METRICS:
-                raise TaskError(f"benchmark: there is no metric {name}", remedy=f"metrics are {', '.join(METRICS)}")
-            if not 0.0 <= loss < 1.0:
-                raise TaskError(f"benchmark: the allowed loss of {name} is {loss}, not from 0 to less than 1")
-        planned_looks(self.minimum_pairs, self.maximum_pairs)  # raises for numbers that cannot be planned
-
-    @property
-    def looks(self) -> tuple[int, ...]:
-        """The numbers of pairs after which the evidence is looked at."""
-        return planned_looks(self.minimum_pairs, self.maximum_pairs)
-
-
-def decided(samples: PairedSamples, rules: BenchmarkRules) -> bool:
-    """Whether more pairs could not change the verdict, or none may be added."""
-    count = len(samples.pairs)
-    if count >= rules.maximum_pairs or _failed_requests(samples):
+def decided(samples: PairedSamples, rules: BenchmarkRules, stored: StoredBaseline | None = None) -> bool:
+    """Whether more launches could not change the verdict, or none may be added."""
+    count = samples.count
+    if count >= rules.maximum_pairs or _failed_requests(samples) or _void_verdict(samples, rules):
         return True
-    results = _judge_metrics(samples, rules)
-    if None in results.values():
+    if count == 0:
+        return False
+    judged = judge_targets(samples, rules, stored)
+    if any(one.result is None for one in judged):
         return True
     if count not in rules.looks:
         return False
-    outcomes = {result.outcome for result in results.values() if result}
+    outcomes = {one.outcome for one in judged}
     return "failed" in outcomes or outcomes == {"passed"}
 
 
-def judge_benchmark(samples: PairedSamples, rules: BenchmarkRules) -> Verdict:
-    """The verdict on all pairs there are. Raises SampleError for figures that cannot be compared."""
-    count = len(samples.pairs)
+def judge_benchmark(samples: PairedSamples, rules: BenchmarkRules, stored: StoredBaseline | None = None) -> Verdict:
+    """The verdict on all launches there are. Raises SampleError for figures that cannot be compared."""
+    count = samples.count
+    if void := _void_verdict(samples, rules):
+        return void
     if count == 0:
         return Verdict(GATE, "not run", "no pair of launches was measured")
-    failed_requests = _failed_requests(samples)
-    if failed_requests:
+    if failed_requests := _failed_requests(samples):
         return _request_errors(samples, rules, failed_requests)
-    results = _judge_metrics(samples, rules)
-    missing = [name for name, result in results.items() if result is None]
-    if missing:
-        names = ", ".join(METRICS[name].label for name in missing)
-        return Verdict(GATE, "failed", f"not measured in every launch: {names}", figures=_figures(samples, rules))
-    judged = {name: result for name, result in results.items() if result}
-    findings = [_finding(name, result) for name, result in judged.items()]
-    findings += [Finding("note", side, note) for side, note in _notes(samples)]
-    if busy := _busy(samples):
-        findings.append(Finding("warning", "this machine", busy))
-    # The reason is about what decided: a failed metric first, then an inconclusive one.
-    worst = min(judged, key=lambda name: ("failed", "inconclusive", "passed").index(judged[name].outcome))
-    result = judged[worst]
-    text = describe(worst, result)
-    if result.outcome == "inconclusive":
+    judged = judge_targets(samples, rules, stored)
+    if missing := [one.words for one in judged if one.result is None]:
+        reason = f"not measured in every launch: {', '.join(missing)}"
+        return Verdict(GATE, "failed", reason, figures=_figures(samples, rules))
+    busy = _busy(samples)
+    # The reason is about what decided: a failed target first, then an inconclusive one.
+    worst = min(judged, key=lambda one: ("failed", "inconclusive", "passed").index(one.outcome))
+    text = worst.words
+    if worst.outcome == "inconclusive":
         more = "" if count >= rules.maximum_pairs else f" of at most {rules.maximum_pairs}"
-        text = f"inconclusive after {counted(count, 'pair')}{more}: {text}"
-        if busy := _busy(samples):
-            text += f"; {busy}"
-    elif result.outcome == "passed" and len(judged) > 1:
-        text += f"; all {len(judged)} metrics passed"
-    metrics: dict[str, JSON] = {name: judgement.to_json() for name, judgement in judged.items()}
+        text = f"inconclusive after {_replicates(samples)}{more}: {text}"
+        text += f"; {busy}" if busy else ""
+    elif worst.outcome == "passed" and len(judged) > 1:
+        text += f"; all {len(judged)} {'metrics' if len(samples.new[0].results) == 1 else 'targets'} passed"
+    if stored is not None and any(isinstance(one.result, NonInferiority) for one in judged):
+        text += f"; against {stored.words}, which is weaker than pairs"
+    if samples.void:
+        text += f"; {counted(len(samples.void), 'void launch', 'void launches')} measured again"
+    findings = [*map(_finding, judged), *_remarks(samples, stored)]
+    if busy:
+        findings.append(Finding("warning", "this machine", busy))
     return Verdict(
         gate=GATE,
-        outcome="passed" if result.outcome == "passed" else "failed",
+        outcome="passed" if worst.outcome == "passed" else "failed",
         reason=text,
         findings=tuple(findings),
-        figures={**_figures(samples, rules), "metrics": metrics},
+        figures={**_figures(samples, rules), **_judged_figures(judged)},
     )
 
 
-def describe(name: str, result: NonInferiority) -> str:
-    """`output 812.3 → 651.0 tokens/s (ratio 0.801, 95% bounds 0.79 to 0.81), allowed loss 10%`."""
-    metric = METRICS[name]
-    bounds = "no bounds from one pair"
-    if result.lower_bound_ratio is not None and result.upper_bound_ratio is not None:
-        bounds = (
-            f"{100 * result.confidence:g}% bounds "
-            f"{_ratio(result.lower_bound_ratio)} to {_ratio(result.upper_bound_ratio)}"
-        )
-    return (
-        f"{metric.label} {_number(result.old * metric.scale)} → {_number(result.new * metric.scale)} "
-        f"{metric.unit} (ratio {_ratio(result.mean_ratio)}, {bounds}), "
-        f"allowed loss {100 * result.allowed_loss:g}%"
-    )
+def _replicates(samples: PairedSamples) -> str:
+    return counted(len(samples.alone), "launch", "launches") if samples.alone else counted(len(samples.pairs), "pair")
 
 
-def _number(value: float) -> str:
-    """With one decimal, or three significant digits where that is more."""
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
+def _finding(one: Judged) -> Finding:
+    evidence = one.result.to_json() if one.result else {}
+    words = describe(one.metric, one.result) if one.result else one.words
+    return Finding("note" if one.outcome == "passed" else "failure", one.title, f"{one.outcome}: {words}", evidence)
 
 
-def _ratio(value: float) -> str:
-    return f"{value:.3f}" if value < 1000 else f"{value:.2g}"
-
-
-def _judge_metrics(samples: PairedSamples, rules: BenchmarkRules) -> dict[str, NonInferiority | None]:
-    """For each metric its result; None where a launch did not measure it."""
-    measured = [(pair.old.result.metrics(), pair.new.result.metrics()) for pair in samples.pairs]
-    results: dict[str, NonInferiority | None] = {}
-    for name, loss in rules.allowed_losses.items():
-        if all(name in old and name in new for old, new in measured):
-            results[name] = non_inferiority(
-                [(old[name], new[name]) for old, new in measured],
-                allowed_loss=loss,
-                higher_is_better=METRICS[name].higher_is_better,
-                confidence=rules.confidence,
-                minimum_pairs=rules.minimum_pairs,
-                looks=len(rules.looks),
+def _remarks(samples: PairedSamples, stored: StoredBaseline | None) -> list[Finding]:
+    """What a reader of the verdict should know besides the figures."""
+    findings = [Finding("note", side, note) for side, note in _notes(samples)]
+    if stored is not None:
+        findings.append(
+            Finding(
+                "note",
+                "old server",
+                f"not started: {stored.words} stand for it, so whatever has changed on this machine since then "
+                f"counts as the candidate's doing",
             )
-        else:
-            results[name] = None
-    return results
+        )
+    findings += [
+        Finding("warning", f"void: replicate {void.number}", f"measured again: {void.words}") for void in samples.void
+    ]
+    records = [launch.gpus for launch in (*samples.old, *samples.new) if launch.gpus is not None]
+    for problem in dict.fromkeys(record.problem for record in records if record.problem):
+        findings.append(Finding("note", "GPUs", f"GPUs not watched: {problem}"))
+    for process in dict.fromkeys(process for record in records for process in record.standing):
+        findings.append(Finding("warning", "GPUs", f"on a GPU all the while: {process}"))
+    held = sorted({reason for record in records for reason in record.reasons or {}})
+    findings += [Finding("note", "GPUs", f"seen, and no reason to measure again: {reason}") for reason in held]
+    return findings
 
 
-def _finding(name: str, result: NonInferiority) -> Finding:
-    return Finding(
-        level="note" if result.outcome == "passed" else "failure",
-        subject=name,
-        message=f"{result.outcome}: {describe(name, result)}",
-        evidence=result.to_json(),
-    )
+def _void_verdict(samples: PairedSamples, rules: BenchmarkRules) -> Verdict | None:
+    """The verdict where too much was void; None where the evidence decides.
+
+    A candidate that twice fails requests or ends answers early has failed. What else voids launches (GPUs, the old
+    server) says nothing about the candidate: the gate could not be run.
+    """
+    own = [void for void in samples.void if void.own("new")]
+    if len(own) >= min(OWN_VOID, rules.maximum_void + 1):
+        outcome, told = "failed", own
+        times = "once" if len(own) == 1 else f"{len(own)} times"
+        reason = f"the new server made its launch void {times}: {own[-1].words.partition('new server: ')[2]}"
+    elif len(samples.void) > rules.maximum_void:
+        outcome, told = "not run", list(samples.void)
+        reason = f"{counted(len(told), 'void launch', 'void launches')}, the last because of the {told[-1].words}"
+    else:
+        return None
+    findings: list[Finding] = []
+    for void in told:
+        findings.append(Finding("failure", f"void: replicate {void.number}", void.words))
+        failed = [(launch, sample) for launch in void.launches for one in launch.results for sample in one.failed]
+        findings += [_failed_request(void.number, launch, sample) for launch, sample in failed[:ERRORS_SHOWN]]
+    figures = _figures(samples, rules)
+    return Verdict(GATE, "failed" if outcome == "failed" else "not run", reason, tuple(findings), figures)
 
 
 def _launches(samples: PairedSamples) -> list[tuple[int, Launch]]:
-    return [(pair.number, launch) for pair in samples.pairs for launch in (pair.old, pair.new)]
+    alone = [(number, launch) for number, launch in enumerate(samples.alone, 1)]
+    return [(pair.number, launch) for pair in samples.pairs for launch in (pair.old, pair.new)] + alone
 
 
 def _failed_requests(samples: PairedSamples) -> list[tuple[int, Launch, RequestSample]]:
-    return [(number, launch, sample) for number, launch in _launches(samples) for sample in launch.result.failed]
+    """Those in launches that count: there are none where void launches are measured again."""
+    return [
+        (number, launch, sample)
+        for number, launch in _launches(samples)
+        for result in launch.results
+        for sample in result.failed
+    ]
+
+
+def _failed_request(number: int, launch: Launch, sample: RequestSample) -> Finding:
+    return Finding(
+        level="failure",
+        subject=f"pair {number}, {launch.side}, request {sample.index}",
+        message=f"{sample.error}: {sample.detail}",
+        evidence=sample.to_json(),
+    )
 
 
 def _request_errors(
@@ -204,24 +174,25 @@ def _request_errors(
         key = launch.side, str(sample.error)
         kinds[key] = kinds.get(key, 0) + 1
     listed = ", ".join(f"{number} {kind} ({side})" for (side, kind), number in sorted(kinds.items()))
-    findings = [
-        Finding(
-            level="failure",
-            subject=f"pair {number}, {launch.side}, request {sample.index}",
-            message=f"{sample.error}: {sample.detail}",
-            evidence=sample.to_json(),
-        )
-        for number, launch, sample in failed[:ERRORS_SHOWN]
-    ]
+    findings = [_failed_request(*one) for one in failed[:ERRORS_SHOWN]]
     reason = f"{counted(len(failed), 'request')} failed: {listed}"
     return Verdict(GATE, "failed", reason, tuple(findings), _figures(samples, rules))
 
 
 def _notes(samples: PairedSamples) -> list[tuple[str, str]]:
-    """What the launches noted, each once for each side."""
+    """What the launches noted, each once for each side and profile."""
     return list(
-        dict.fromkeys((launch.side, note) for _, launch in _launches(samples) for note in launch.result.notes())
+        dict.fromkeys(
+            _note(launch, result, note)
+            for _, launch in _launches(samples)
+            for result in launch.results
+            for note in result.notes()
+        )
     )
+
+
+def _note(launch: Launch, result: LoadResult, note: str) -> tuple[str, str]:
+    return launch.side, f"{result.profile.name}: {note}" if result.profile.name else note
 
 
 def _busy(samples: PairedSamples) -> str:
@@ -233,6 +204,25 @@ def _busy(samples: PairedSamples) -> str:
     return f"other processes took {100 * mean:.0f}% of this machine's processor time meanwhile"
 
 
+def _judged_figures(judged: Sequence[Judged]) -> dict[str, JSON]:
+    """Results by profile. Those of the first profile also stand by themselves, as they do where there is only one."""
+    profiles: dict[str, dict[str, JSON]] = {}
+    for one in judged:
+        if one.result is not None:
+            kind = "limits" if isinstance(one.result, AgainstLimit) else "metrics"
+            of_profile = profiles.setdefault(one.profile, {"metrics": {}, "limits": {}})
+            found = of_profile[kind]
+            if isinstance(found, dict):
+                found[one.metric] = one.result.to_json()
+    first = next(iter(profiles.values()), {})
+    figures: dict[str, JSON] = {"metrics": first.get("metrics", {})}
+    if first.get("limits"):
+        figures["limits"] = first["limits"]
+    if set(profiles) != {""}:
+        figures["profiles"] = dict(profiles)
+    return figures
+
+
 def _figures(samples: PairedSamples, rules: BenchmarkRules) -> dict[str, JSON]:
     return {
         "pairs": len(samples.pairs),
@@ -241,13 +231,21 @@ def _figures(samples: PairedSamples, rules: BenchmarkRules) -> dict[str, JSON]:
         "looks": list(rules.looks),
         "confidence": rules.confidence,
         "allowed_losses": dict(rules.allowed_losses),
+        "void": [void.words for void in samples.void],
         "launches": [
             {
                 "pair": number,
                 "side": launch.side,
                 "others": launch.others,
                 "metrics": dict(launch.result.metrics()),
+                **_by_profile(launch),
             }
             for number, launch in _launches(samples)
         ],
     }
+
+
+def _by_profile(launch: Launch) -> dict[str, JSON]:
+    if not launch.further:
+        return {}
+    return {"profiles": {result.profile.name: dict(result.metrics()) for result in launch.results}}
