@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 NAMES: dict[str, str] = {
     "abi_check": "abi_check",
     "consistency_check": "consistency_check",
+    "accuracy": "accuracy",
     "activate": "activate",
     "assert": "assert_",
     "benchmark": "benchmark",
