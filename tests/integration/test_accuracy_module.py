@@ -146,7 +146,7 @@ def new_answers_again(host: ModuleHost, **others: Any) -> Outcome:
     return judged(host, 3, **others)
 
 
-def test_an_old_server_that_wavers_is_the_yardstick(store: Store, host: ModuleHost) -> None:
+def test_an_old_server_that_wavers_is_the_yardstick(host: ModuleHost) -> None:
     """Half of its answers differ the second time: a new server that differs as often is no worse."""
     add(host, 4, "flaky:0.7")
     add(host, 5, "flaky:0.7,diverge:2:0.6")
@@ -199,7 +199,7 @@ def test_hard_failures(host: ModuleHost, answers: str, words: str) -> None:
     assert "concurrency 1, pass 1" in outcome.message
 
 
-def test_what_the_old_server_does_too_is_a_warning(store: Store, host: ModuleHost) -> None:
+def test_what_the_old_server_does_too_is_a_warning(host: ModuleHost) -> None:
     add(host, 4, "fault:loop:0.2")
     add(host, 5, "fault:loop:0.2")
     outcome = judged(host, 5, baseline=4)

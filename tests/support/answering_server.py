@@ -30,9 +30,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 ORDERS = [order.split(":") for order in os.environ.get("ANSWERS", "").split(",") if order]
-WORDS = """after again air also animal answer any ask back because before big boy but came change come could country day
+TEXT = """after again air also animal answer any ask back because before big boy but came change come could country day
 different do does earth end even every eye far father few find first follow form found give good great hand hard head
-help here high home house how just kind know land large last learn leave left letter light line little""".split()
+help here high home house how just kind know land large last learn leave left letter light line little"""
+WORDS = TEXT.split()
 REQUESTS: list[str] = []
 ASKED: collections.Counter[str] = collections.Counter()
 KEYS: set[str] = set()

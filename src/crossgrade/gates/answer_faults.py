@@ -11,8 +11,9 @@ The rules, each meant to spare innocent text (tables, code, lists):
 * `loop`: the end of the answer repeats one unit, word for word, up to the place where the length limit cut it. An
   answer that its model ended is none. Words, single marks and runs of one mark count as units of a text; the repeated
   part is at least 24 of them long and holds the unit at least 6 times, or at least 3 times where it is 8 or longer. A
-  unit without a letter (`| --- |`, `0, 0, `) must make up half of the answer, and so must a run of one mark, 24
-  characters long (`!!!!`, which is what token 0 looks like in many vocabularies: logits that are NaN lead to it).
+  unit without a letter (`| --- |`, `0, 0, `) must make up half of the answer. A run of one mark of 24 characters is one
+  where it makes up two thirds (`!!!!`, which is what token 0 looks like in many vocabularies: logits that are NaN lead
+  to it, vllm issue 13035).
 """
 
 from __future__ import annotations
@@ -139,7 +140,9 @@ def _run_of_one_mark(text: str) -> str:
     # spaces between the marks change nothing: "! ! ! !"
     marks = "".join(text.split())
     length = len(marks) - len(marks.rstrip(marks[-1]))
-    return f"{marks[-1]!r} {length} times at the end" if length >= LEAST_CHARACTERS and 2 * length >= len(marks) else ""
+    if length < LEAST_CHARACTERS or 3 * length < 2 * len(marks):
+        return ""
+    return f"{marks[-1]!r} {length} times at the end"
 
 
 def shown(text: str, characters: int) -> str:
