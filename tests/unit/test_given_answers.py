@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from crossgrade.bench.given_answers import (
+    PATHS,
     Answer,
     AnswerShapeError,
     AnswerSheet,
@@ -115,9 +116,9 @@ def test_null_and_nan_are_no_numbers() -> None:
     ],
 )
 def test_what_is_no_answer(value: object) -> None:
-    for endpoint in ("completions", "chat", "generate"):
+    for endpoint in PATHS:
         with pytest.raises(AnswerShapeError):
-            read_answer(endpoint, value)  # type: ignore[arg-type]
+            read_answer(endpoint, value)
 
 
 def test_weighing_a_given_answer() -> None:
@@ -167,6 +168,12 @@ def test_a_sheet_as_data_and_back() -> None:
     )
     assert AnswerSheet.from_json(json.loads(json.dumps(sheet.to_json()))) == sheet
     assert [one.number for one in sheet.at(4)] == [1, 2]
-    for damaged in ({}, {"schema": 2}, {**sheet.to_json(), "passes": 3}, {**sheet.to_json(), "task": [{}]}):
+    sheets: list[dict[str, Any]] = [
+        {},
+        {"schema": 2},
+        {**sheet.to_json(), "passes": 3},
+        {**sheet.to_json(), "task": [{}]},
+    ]
+    for damaged in sheets:
         with pytest.raises((KeyError, TypeError, ValueError)):
             AnswerSheet.from_json(damaged)

@@ -10,7 +10,7 @@ from crossgrade.errors import TaskError
 from crossgrade.gates.task_score import Question, is_right, read_questions, word_prompts
 
 GSM8K = {
-    "question": "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May. How many?",
+    "question": "Natalia sold clips to 48 of her friends in April, then half as many in May. How many?",
     "answer": "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nNatalia sold 48+24 = <<48+24=72>>72 clips.\n#### 72",
 }
 
