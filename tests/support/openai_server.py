@@ -93,6 +93,9 @@ class Server:
             await asyncio.sleep(3600)
         if fault == "http_500" or (fault == "http_500_sometimes" and self.requests % 20 == 0):
             return await whole(writer, 500, {"error": {"message": "out of memory"}})
+        if api == "completions" and not request.get("stream"):
+            answer = {"index": 0, "text": " tok" * request["max_tokens"], "finish_reason": "length"}
+            return await whole(writer, 200, {"choices": [answer]})
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         if fault == "garbage":
             await send(writer, bytes(range(256)) * 8)

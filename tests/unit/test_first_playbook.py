@@ -53,6 +53,16 @@ def test_whether_it_needs_a_gpu() -> None:
     assert "  needs_gpu: false\n" in playbook_text(a_finding("--device=cpu"))
 
 
+def test_answers_are_compared_before_speed(tmp_path: Path) -> None:
+    text = playbook_text(a_finding())
+    loaded(text, tmp_path)
+    asked = tasks_of(text)["accuracy"]
+    assert asked["server"] == tasks_of(text)["benchmark"]["server"]
+    assert asked["baseline_command"] == "{{ serving.command }}"
+    assert text.index("accuracy:") < text.index("benchmark:")
+    assert asked["concurrencies"] == [1, 8]
+
+
 def test_the_whole_transaction(tmp_path: Path) -> None:
     text = playbook_text(a_finding())
     loaded(text, tmp_path)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from crossgrade.facts.serving import EVERYWHERE, Secret, Server
+from crossgrade.playbook.first_text import comment, environment_name, listed, quoted, scalar, task
 from crossgrade.playbook.positions import printable
 
 COMMON_CAPABILITY = "12.0"  # where no GPU answers: that of the RTX PRO 6000 Blackwell
@@ -112,33 +113,6 @@ def _about_the_options(found: Found, server: Server) -> Iterator[str]:
     yield from found.unit_needs
 
 
-def environment_name(secret: Secret) -> str:
-    """The environment variable that a secret is read from."""
-    return secret.where if secret.where.isidentifier() else secret.variable.upper()
-
-
-# ---- YAML
-
-
-def quoted(value: str) -> str:
-    """Text as a double-quoted scalar; templates in it are not expanded."""
-    import yaml  # loaded on first use, as everywhere
-
-    text = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=1 << 30).strip()
-    return f"!unsafe {text}" if any(mark in value for mark in ("{{", "{%", "{#")) else text
-
-
-def _scalar(value: str | Secret) -> str:
-    return f'"{{{{ {value.variable} }}}}"' if isinstance(value, Secret) else quoted(value)
-
-
-def _comment(text: str, width: int = 110, indent: str = "") -> list[str]:
-    """Lines of a comment; what a command line holds cannot end one."""
-    from textwrap import wrap
-
-    return [f"{indent}# {line}" for line in wrap(printable(text), width, break_long_words=False)]
-
-
 def inventory_text(found: Found) -> str:
     return "\n".join(
         [
@@ -157,7 +131,7 @@ def inventory_text(found: Found) -> str:
 def playbook_text(found: Found) -> str:
     """The whole transaction, with variables at its top."""
     lines = [
-        *_comment(f"Move {found.engine} in {found.venv} to CUDA {found.cuda}, as one transaction."),
+        *comment(f"Move {found.engine} in {found.venv} to CUDA {found.cuda}, as one transaction."),
         "#",
         "# Written by `crossgrade init` from what ran then; it is yours to change.",
         "#   crossgrade plan --playbook playbook.yml -i inventory.yml        says what it would do; changes nothing",
@@ -179,7 +153,7 @@ def playbook_text(found: Found) -> str:
 
 
 def _hanging(text: str) -> list[str]:
-    first, *more = _comment(text, 108)
+    first, *more = comment(text, 108)
     return [f"# - {first[2:]}", *(f"#   {line[2:]}" for line in more)]
 
 
@@ -200,8 +174,8 @@ def _variables(found: Found) -> Iterator[str]:
     yield "allowed_loss: 0.05 # the share of output tokens per second that the candidate may lose"
     for secret in server.secrets if server else ():
         yield ""
-        yield from _comment(f"{secret.where} of the running server, which is not written here: set the environment")
-        yield from _comment(f"variable {environment_name(secret)} for crossgrade, or give -e @FILE with this variable.")
+        yield from comment(f"{secret.where} of the running server, which is not written here: set the environment")
+        yield from comment(f"variable {environment_name(secret)} for crossgrade, or give -e @FILE with this variable.")
         yield f"{secret.variable}: \"{{{{ lookup('env', '{environment_name(secret)}') }}}}\""
     yield ""
     yield from _serving(found)
@@ -217,7 +191,7 @@ def _targets(found: Found) -> Iterator[str]:
         yield "# ... whose wheels on PyPI are built for this CUDA; the rest follows from what these two ask for."
     yield "# More dists to install: each a line as in requirements.txt."
     if found.requested:
-        yield from _comment(f"Somebody asked for these by name: {', '.join(found.requested)}.")
+        yield from comment(f"Somebody asked for these by name: {', '.join(found.requested)}.")
     yield "extra_requirements: []"
     if found.python:
         yield "# The interpreter of today. Without it, the one behind crossgrade's own venv."
@@ -229,11 +203,11 @@ def _serving(found: Found) -> Iterator[str]:
     yield "# How a server under test is started. {python}, {venv}, {host} and {port} are filled in for each start."
     if server is not None:
         where = f" on port {server.port}" + (" of every address" if server.host in EVERYWHERE else "")
-        yield from _comment(f"As process {server.pid} was started{where}.")
+        yield from comment(f"As process {server.pid} was started{where}.")
     words: Sequence[str | Secret] = found.start if server is None else server.command
     yield "serving:"
     yield "  command:"
-    yield from (f"    - {_scalar(word)}" for word in words)
+    yield from (f"    - {scalar(word)}" for word in words)
     yield f"  health: {quoted(found.health)}"
     yield "  start_timeout: 1800 # seconds until it must be healthy: a large model loads for long"
     yield "  stop_grace: 60"
@@ -242,7 +216,7 @@ def _serving(found: Found) -> Iterator[str]:
         yield "  environment: {}"
         return
     yield "  environment:"
-    yield from (f"    {quoted(name)}: {_scalar(value)}" for name, value in server.environment.items())
+    yield from (f"    {quoted(name)}: {scalar(value)}" for name, value in server.environment.items())
 
 
 def _needs_gpu(words: Sequence[str | Secret]) -> bool:
@@ -254,43 +228,43 @@ def _needs_gpu(words: Sequence[str | Secret]) -> bool:
 
 def _tasks(found: Found) -> Iterator[str]:
     yield "# What is wrong with the working environment, by name. It stops nothing: `fail_on` names what should."
-    yield from _task("The faults of the working environment", "environment_check", {"path": '"{{ working_env }}"'})
+    yield from task("The faults of the working environment", "environment_check", {"path": '"{{ working_env }}"'})
     yield from _conditions(found)
-    yield from _task("This server can take the target", "preflight", {
+    yield from task("This server can take the target", "preflight", {
         "cuda": '"{{ cuda_version }}"', "path": '"{{ working_env }}"', "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
-    yield from _task("Back up the working environment", "venv_backup", {"path": '"{{ working_env }}"'}, "backup")
+    yield from task("Back up the working environment", "venv_backup", {"path": '"{{ working_env }}"'}, "backup")
     yield "# wheels: from PyPI into the store. existing: /usr/local/cuda-VERSION, or `path`."
-    yield from _task("The CUDA toolkit", "cuda_toolkit", {
+    yield from task("The CUDA toolkit", "cuda_toolkit", {
         "method": "wheels", "version": '"{{ cuda_version }}"', "components": f"[{', '.join(COMPONENTS)}]",
     }, "toolkit")  # fmt: skip
     requirements = [f"'{found.engine}==' ~ {found.engine}_version"]
     requirements += ["'torch==' ~ torch_version"] if found.target_torch else []
-    yield from _task("The candidate environment", "python_env", {
+    yield from task("The candidate environment", "python_env", {
         "requirements": f'"{{{{ [{", ".join(requirements)}] + extra_requirements }}}}"',
         **({"python": '"{{ python }}"'} if found.python else {}),
         "prerelease": "allow", "toolkit": '"{{ toolkit.digest }}"',
     }, "candidate")  # fmt: skip
     one = {"generation": '"{{ candidate.generation }}"'}
     yield "# Gates that only read files."
-    yield from _task("Gate: dists fit each other", "consistency_check", one)
-    yield from _task("Gate: one CUDA for all", "cuda_check", one)
-    yield from _task("Gate: every library and symbol is there", "abi_check", {
+    yield from task("Gate: dists fit each other", "consistency_check", one)
+    yield from task("Gate: one CUDA for all", "cuda_check", one)
+    yield from task("Gate: every library and symbol is there", "abi_check", {
         **one, "compare_with": '"{{ backup.generation }}"',
     })  # fmt: skip
     if found.require:
         yield "# require: the wheels bring kernels for other GPUs only, too; those are noted."
-    yield from _task("Gate: there is code for the GPU", "gpu_arch_check", {
+    yield from task("Gate: there is code for the GPU", "gpu_arch_check", {
         **one, "compute_capability": '"{{ compute_capability }}"',
-        **({"require": _listed(found.require)} if found.require else {}),
+        **({"require": listed(found.require)} if found.require else {}),
     })  # fmt: skip
-    yield from _task("Gate: everything imports", "smoke_check", {
+    yield from task("Gate: everything imports", "smoke_check", {
         **one, "imports": f"[{', '.join(found.imports)}]", "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
     if has_parser(found.engine):
         yield "# It gives the line that the new version takes, as launch.command."
         unit = found.server.unit if found.server else ""
-        yield from _task("Gate: the new version takes the launch line", "launch_check", {
+        yield from task("Gate: the new version takes the launch line", "launch_check", {
             **one, "command": '"{{ serving.command }}"', "environment": '"{{ serving.environment }}"',
             **({"unit": quoted(unit)} if unit else {}),
             **({"user_unit": "true"} if unit and found.server and found.server.user_unit else {}),
@@ -307,17 +281,17 @@ def has_parser(engine: str) -> bool:
 
 def _conditions(found: Found) -> Iterator[str]:
     if not found.target:
-        yield from _task(f"{found.engine}_version is set", "assert", {
+        yield from task(f"{found.engine}_version is set", "assert", {
             "that": quoted(f"{found.engine}_version | length > 0"),
             "fail_msg": quoted(f"set {found.engine}_version: which one is built for CUDA {found.cuda} is not known"),
         })  # fmt: skip
     if found.server is None:
-        yield from _task("The launch line is filled in", "assert", {
+        yield from task("The launch line is filled in", "assert", {
             "that": quoted(f"'{PLACEHOLDER}' not in serving.command"),
             "fail_msg": quoted(f"no server ran: write the model in place of {PLACEHOLDER} in serving.command"),
         })  # fmt: skip
     elif found.server.secrets:
-        yield from _task("The secrets of the launch line are set", "assert", {
+        yield from task("The secrets of the launch line are set", "assert", {
             "that": "[" + ", ".join(f"{secret.variable} | length > 0" for secret in found.server.secrets) + "]",
             "fail_msg": quoted("a secret is not set: the variables at the top say where each comes from"),
         }, when="not ansible_check_mode # a plan starts no server")  # fmt: skip
@@ -334,12 +308,12 @@ def _window(found: Found, one: Mapping[str, str]) -> Iterator[str]:
     yield "  block:"
     inner: list[str] = []
     if unit:
-        inner += _task("Stop the working server", "command", {"argv": _listed([*control, "stop", unit])})
+        inner += task("Stop the working server", "command", {"argv": listed([*control, "stop", unit])})
     elif server is not None:
         inner += [
             "# No systemd unit started it: stop it by hand when the run waits here, and start it again afterwards."
         ]
-        inner += _task("The working server is stopped", "wait_for", {
+        inner += task("The working server is stopped", "wait_for", {
             "port": str(server.port), "state": "stopped", "timeout": "900",
         })  # fmt: skip
     command, compared = '"{{ serving.command }}"', {"server": '"{{ serving }}"'}
@@ -349,21 +323,24 @@ def _window(found: Found, one: Mapping[str, str]) -> Iterator[str]:
             "server": "\"{{ serving | combine({'command': launch.command}) }}\"",
             "baseline_command": '"{{ serving.command }}"',
         }
-    inner += _task("Gate: the server starts and answers", "server", {
+    inner += task("Gate: the server starts and answers", "server", {
         **one, "command": command, "health": '"{{ serving.health }}"',
         "start_timeout": '"{{ serving.start_timeout }}"', "stop_grace": '"{{ serving.stop_grace }}"',
         "environment": '"{{ serving.environment }}"', "needs_gpu": '"{{ serving.needs_gpu }}"',
         "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
-    inner += _task("Gate: no slower than the working environment", "benchmark", {
+    inner += task("Gate: the same answers as before", "accuracy", {
+        **one, **compared, "concurrencies": "[1, 8]", "on_not_run": '"{{ without_gpu }}"',
+    })  # fmt: skip
+    inner += task("Gate: no slower than the working environment", "benchmark", {
         **one, **compared, "allowed_loss": '"{{ allowed_loss }}"',
         "concurrency": "8", "requests": "64", "max_tokens": "256", "timeout": "600",
         "on_not_run": '"{{ without_gpu }}"',
     })  # fmt: skip
     activate = dict(one)
     if unit:
-        activate["restart"] = _listed([*control, "restart", unit])
-    inner += _task("Activate the candidate", "activate", activate, last=not unit)
+        activate["restart"] = listed([*control, "restart", unit])
+    inner += task("Activate the candidate", "activate", activate, last=not unit)
     if unit and server is not None:
         host = "127.0.0.1" if server.host in EVERYWHERE else server.host
         host = f"[{host}]" if ":" in host and host[0] != "[" else host
@@ -378,19 +355,5 @@ def _window(found: Found, one: Mapping[str, str]) -> Iterator[str]:
     if unit:
         yield "  always:"
         yield "    # Whatever failed above: the server runs again. After a kill, `crossgrade status` says what to do."
-        started = _task("The server runs", "command", {"argv": _listed([*control, "start", unit])}, last=True)
+        started = task("The server runs", "command", {"argv": listed([*control, "start", unit])}, last=True)
         yield from (f"    {line}" for line in started)
-
-
-def _listed(words: Sequence[str]) -> str:
-    return f"[{', '.join(map(quoted, words))}]"
-
-
-def _task(
-    name: str, module: str, arguments: Mapping[str, str], register: str = "", when: str = "", *, last: bool = False
-) -> list[str]:
-    """The lines of a task; the values are YAML already."""
-    lines = [f"- name: {quoted(name)}", *([f"  when: {when}"] if when else []), f"  {module}:"]
-    lines += [f"    {key}: {value}" for key, value in arguments.items()]
-    lines += [f"  register: {register}"] if register else []
-    return lines if last else [*lines, ""]
