@@ -80,7 +80,9 @@ def test_each_row(row: tuple[str, str, str, str]) -> None:
     assert ("plan" in times) == any(
         check.startswith("preflight: ") or check in ("python_env", "environment_check") for check in checks
     )
-    assert ("gate with a GPU" in times) == any(check in ("server", "benchmark", "nccl_check") for check in checks)
+    assert ("gate with a GPU" in times) == any(
+        check in ("server", "accuracy", "benchmark", "nccl_check") for check in checks
+    )
 
 
 @pytest.mark.parametrize(
