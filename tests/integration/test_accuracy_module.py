@@ -80,7 +80,7 @@ def test_the_same_answers_pass_and_both_sides_are_recorded(store: Store, host: M
         )
     }
     assert criteria["distance_on_reference_at_4"]["mean"] == 0
-    assert criteria["distance_on_reference_at_4"]["prompts"] == 48
+    assert criteria["distance_on_reference_at_4"]["prompts"] == 44, "the long ones are not weighed"
     for number in (1, 2):
         (record,) = (store.folder(number) / "answers").iterdir()
         assert stat.S_IMODE(record.stat().st_mode) == 0o600
@@ -197,6 +197,16 @@ def test_hard_failures(host: ModuleHost, answers: str, words: str) -> None:
     assert outcome.values["verdict"] == "failed"
     assert words in outcome.message
     assert "concurrency 1, pass 1" in outcome.message
+
+
+def test_a_server_that_hangs_is_not_waited_for_long(host: ModuleHost) -> None:
+    outcome = new_answers(host, "hang", timeout=0.5, concurrencies=[4])
+    assert "the answer failed: timeout: no answer within 0.5 s" in outcome.message
+    assert any("not_asked: too many requests had failed" in line for line in evidence_of(outcome))
+
+
+def evidence_of(outcome: Outcome) -> list[str]:
+    return Path(outcome.values["figures"]["answers"]).read_text().splitlines()
 
 
 def test_what_the_old_server_does_too_is_a_warning(host: ModuleHost) -> None:

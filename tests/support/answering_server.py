@@ -16,6 +16,7 @@ Environment: ANSWERS is a comma-separated list of
     uniform           one answer to all prompts
     refuse_logprobs   400 to whoever asks for them
     die               the process ends at the first request for more than one token
+    hang              such requests are not answered
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import json
 import os
 import re
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -128,6 +130,8 @@ class Handler(BaseHTTPRequestHandler):
     def words_of(self, prompt: str, count: int) -> tuple[list[tuple[str, float | None]], str]:
         if order("die") and count > 1:
             os._exit(3)
+        if order("hang") and count > 1:
+            time.sleep(3600)
         ASKED[prompt] += count > 1
         return answer(prompt, count)
 

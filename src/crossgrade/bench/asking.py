@@ -38,7 +38,11 @@ PASSES = 2
 ERROR_LIMIT = 5  # failed requests after which a server is asked no more
 DETAIL_CHARACTERS = 200
 REFUSALS = (400, 404, 405, 415, 422, 501)  # a server that does not know log-probabilities says so by one of these
-SCORED_CHARACTERS = 16_000  # of prompt and answer together: weighing costs the server memory for each token
+# Prompt and answer together that are weighed. Each token weighed costs the server memory for its whole vocabulary, and
+# SGLang 0.5.9 holds all of a batch at once (SGLANG_ENABLE_LOGITS_PROCESSER_CHUNK is off): `/v1/completions`, where the
+# prompt is weighed too, gets short ones only, one at a time.
+SCORED_CHARACTERS = 16_000
+ECHOED_CHARACTERS = 2_000
 FLUSH_SECONDS = 30.0
 NOT_ASKED = "not_asked: too many requests had failed"
 
@@ -185,10 +189,12 @@ class _Asker:
 
     async def weighed(self, one: Pass, references: Sequence[str]) -> Pass:
         """The pass with what the server thinks of the reference answers; as it is where the API cannot tell."""
+        echoes = self._asked.endpoint == "completions"
+        most = ECHOED_CHARACTERS if echoes else SCORED_CHARACTERS
         places = [
             place
             for place, (prompt, reference) in enumerate(zip(self._asked.prompts, references, strict=True))
-            if one.answers[place].prompt_tokens and reference and len(prompt) + len(reference) <= SCORED_CHARACTERS
+            if one.answers[place].prompt_tokens and reference and len(prompt) + len(reference) <= most
         ]
         if not self._logprobs or not places or self._failed >= ERROR_LIMIT:
             return one
@@ -211,7 +217,7 @@ class _Asker:
 
         if not await weigh(places[0]):
             return one
-        await self._in_turns(weigh, places[1:], one.concurrency)
+        await self._in_turns(weigh, places[1:], 1 if echoes else one.concurrency)
         return replace(one, scored=tuple(scored))
 
     async def _in_turns(self, work: Callable[[int], Any], order: Sequence[int], concurrency: int) -> None:

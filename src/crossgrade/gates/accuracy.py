@@ -370,7 +370,7 @@ def _bounds(loss: Loss) -> str:
     """`loss 2.1% (95% bounds -1.0% to 5.2%), allowed 40%`."""
     return (
         f"loss {loss.loss:.1%} ({loss.confidence:.0%} bounds {loss.lower:.1%} to {loss.upper:.1%}), "
-        f"allowed {loss.allowed:.4g}"
+        f"allowed {100 * loss.allowed:g}%"
     )
 
 
