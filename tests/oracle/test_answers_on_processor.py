@@ -101,11 +101,13 @@ def test_other_weights_are_seen(stacks: dict[str, Stack], host: ModuleHost, tmp_
     server = {"command": other, "health": "/health_generate", "start_timeout": 600, "stop_grace": 30}
     outcome = judged(host, stacks[OLD], server=server, baseline_command=stacks[OLD].command)
     assert outcome.values["verdict"] == "failed"
-    assert outcome.message.startswith("0 of 32 answers as before at concurrency 1 (old against itself: 32")
+    criteria = outcome.values["figures"]["criteria"]
+    assert (criteria["same_answers_at_1"]["old"], criteria["same_answers_at_1"]["new"]) == (1.0, 0.0)
+    assert criteria["distance_on_reference_at_1"]["outcome"] == "failed"
 
 
 def test_sglangs_own_tool(stacks: dict[str, Stack], host: ModuleHost) -> None:
-    """Each server is asked by the tool of its own release. The model knows nothing; that both say so is the point."""
+    """Each server is asked by the tool of its own release. The model knows nothing, which is no pass."""
     lines = [json.dumps({"question": f"What is {n} and {n}?", "answer": f"It is\n#### {2 * n}"}) for n in range(70)]
     (host.playbook_directory / "questions.jsonl").write_text("\n".join(lines))
     tool = {
@@ -120,4 +122,5 @@ def test_sglangs_own_tool(stacks: dict[str, Stack], host: ModuleHost) -> None:
     assert "criteria" in outcome.values["figures"], outcome.message
     score = outcome.values["figures"]["criteria"]["tool"]
     assert score["asked"] == 60
-    assert score["old"] == score["new"]
+    assert score["old"] == score["new"] == 0
+    assert outcome.message.endswith("the old server is right too seldom for this task to show a loss")

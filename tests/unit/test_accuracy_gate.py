@@ -168,6 +168,15 @@ def test_what_decided_is_the_reason() -> None:
     assert verdict.reason.startswith("inconclusive: questions: 100 of 100 right before, 94 of 100 now")
 
 
+def test_a_task_that_the_old_server_cannot_do_shows_nothing() -> None:
+    questions = tuple(Question(f"{n}?", "", str(n)) for n in range(100))
+    wrong = tuple(Answer("I do not know", "stop") for _ in range(100))
+    verdict = judge_accuracy(sheet(TEXTS, task=wrong), sheet(TEXTS, task=wrong), questions, RULES)
+    assert verdict.outcome == "failed"
+    assert verdict.reason.startswith("inconclusive: questions: 0 of 100 right before, 0 of 100 now")
+    assert verdict.reason.endswith("right too seldom for this task to show a loss")
+
+
 def test_numbers_that_could_never_pass() -> None:
     for name, value in (
         ("allowed_divergence", 1.0),
