@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from crossgrade.gates.verdict import Verdict
-from crossgrade.modules import gate
+from crossgrade.modules import against, gate
+from crossgrade.modules.against import BASELINE_MANIFEST, manifest_of
 from crossgrade.modules.benchmark_asked import baseline_of, matters, profiles_of, rules_of, side_of, starts
 from crossgrade.modules.benchmark_run import Comparison, compare
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from crossgrade.gates.benchmark import StoredBaseline
 
 GATE = "benchmark"
-BASELINE_MANIFEST = "baseline_manifest"  # the figure that says what a recorded verdict compares with
 LEAST_STORED = 2  # launches of the old server: with fewer there is no spread
 
 
@@ -182,28 +182,14 @@ def nothing_to_compare(arguments: Arguments, candidate: gate.Candidate, baseline
     """Why there is nothing to compare the candidate with; "" when there is, or when nothing is compared."""
     if arguments.baseline == "none":
         return ""
-    if baseline is None:
-        return "no generation is active yet, so there is nothing to compare with"
-    if baseline != arguments.generation:
-        return ""
-    if isinstance(arguments.baseline, int):
-        return f"{candidate.title} cannot be compared with itself"
-    return f"{candidate.title} is itself the active one, so there is nothing to compare it with"
+    named = arguments.baseline if isinstance(arguments.baseline, int) else None
+    return against.nothing_to_compare(candidate, baseline, named)
 
 
 def holds(recorded: Verdict, baseline: gate.Candidate | None, obstacle: str, alone: bool = False) -> bool:
-    """Whether a recorded verdict answers today's question.
-
-    It does when it compared with the same files. Once the candidate is the active one, there is nothing left
-    to compare it with, and the verdict by which it got there still says what it is worth. Without an old server
-    (`alone`) it answers what it was asked; one that was `not run` for a passing reason is asked again.
-    """
-    compared_with = recorded.figures.get(BASELINE_MANIFEST)
-    if recorded.outcome == "not run" and compared_with is None:
-        return recorded.reason == obstacle
-    if obstacle or alone:
-        return True
-    return baseline is not None and compared_with == manifest_of(baseline)
+    """Whether a recorded verdict answers today's question: as `against.holds` says, and always without an old server."""
+    passing = recorded.outcome == "not run" and recorded.figures.get(BASELINE_MANIFEST) is None
+    return (alone and not passing) or against.holds(recorded, baseline, obstacle)
 
 
 def plan(arguments: Arguments, state: State) -> Plan:
@@ -276,10 +262,6 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         BASELINE_MANIFEST: manifest_of(baseline),
     }
     return gate.conclude(replace(verdict, figures=figures), state.check, arguments.on_not_run, context)
-
-
-def manifest_of(candidate: gate.Candidate) -> str:
-    return candidate.generation.manifest if candidate.generation else ""
 
 
 MODULE = Module(
