@@ -187,7 +187,7 @@ def nothing_to_compare(arguments: Arguments, candidate: gate.Candidate, baseline
 
 
 def holds(recorded: Verdict, baseline: gate.Candidate | None, obstacle: str, alone: bool = False) -> bool:
-    """Whether a recorded verdict answers today's question: as `against.holds` says, and always without an old server."""
+    """Whether a recorded verdict answers today's question (see `against.holds`); without an old server it does."""
     passing = recorded.outcome == "not run" and recorded.figures.get(BASELINE_MANIFEST) is None
     return (alone and not passing) or against.holds(recorded, baseline, obstacle)
 
