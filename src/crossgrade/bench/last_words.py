@@ -10,7 +10,7 @@ _EXCEPTION = re.compile(r"^(?:\S.*[\s\]])?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Ex
 
 
 def without_requests(lines: Sequence[str], path: str) -> list[str]:
-    """The lines with text, less those that report a GET of `path`: questions for health, four a second, bury all else."""
+    """The lines with text, less those that report a GET of `path`: questions for health bury all else."""
     asked = f"GET {path} "
     return [line for line in lines if line.strip() and asked not in line]
 
