@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,11 @@ def test_switching_and_switching_back(host: StoreHost) -> None:
     assert [(one.before, one.after) for one in foreseen.differences] == [
         (str(host.store.venv(1)), str(host.store.venv(number)))
     ]
-    values = run_module(ACTIVATE, arguments, host).values
+    started = time.time()
+    values = dict(run_module(ACTIVATE, arguments, host).values)
+    restarted_at = values.pop("service_restarted_at")
+    assert isinstance(restarted_at, float)
+    assert started <= restarted_at <= time.time()
     assert values == {"generation": number, "previous": 1, "link": str(link)}
     assert python(link / "bin" / "python", "import six; print(six.__version__)") == "1.17.0"
     (by_hand, *_) = host.steps[-1].by_hand

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.commands import PROGRAM, crossgrade, processes_below
 from tests.support.small_project import CMAKE, commit_all, write_project
+from tests.support.tiny_wheels import tiny_venv, tiny_wheel
 
 from crossgrade.store.layout import Store
 
@@ -62,6 +63,41 @@ def test_a_saved_plan_builds_the_commit_that_it_named(repository: Path, tmp_path
     assert f"removed for builds: sources/git-{planned}" in gone
     assert not list(store_of(repository).build_environment("any").parent.iterdir())
     assert list(store_of(repository).wheel_folder("any").parent.glob("*/*.whl"))
+
+
+WITH_A_CANDIDATE = """
+    - venv_backup: {path: "{{ playbook_dir }}/env"}
+    - name: Candidate
+      python_env:
+        requirements: [tiny-tool]
+        find_links: ["{{ playbook_dir }}/links"]
+        wheels: ["{{ kernels.wheel }}"]
+"""
+
+
+@pytest.mark.parametrize("installed", ["0.9", "1.0", None])
+def test_a_plan_counts_no_change_of_a_dist_whose_version_its_build_will_tell(
+    repository: Path, tmp_path: Path, installed: str | None
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    tool = tiny_wheel(links, "tiny-tool", "1.0")
+    older = [tiny_wheel(tmp_path, "small-kernels", installed)] if installed else []
+    tiny_venv(tmp_path / "env", tool, *older)
+    arguments = options(repository)
+    play = tmp_path / "play.yml"
+    from_git = f'git: "file://{repository}"\n        revision: main\n        subdirectory: kernels'
+    from_folder = f'source: "{repository}/kernels"'
+    play.write_text(
+        play.read_text().replace(from_git, from_folder).replace("kernels.commit", "kernels.wheel") + WITH_A_CANDIDATE
+    )
+    planned = crossgrade("plan", *arguments)
+    assert planned.code == 0, planned.stderr
+    assert "1 dist, 1 wheel built here" in planned.stdout
+    assert "no version changes" in planned.stdout
+    done = crossgrade("upgrade", *arguments, "--yes", "--json")
+    assert done.code == 0, done.stdout[-2000:]
+    assert not done.of_kind("prediction_differs")
 
 
 def _head(repository: Path) -> str:

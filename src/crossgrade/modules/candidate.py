@@ -195,7 +195,12 @@ def plan(state: State) -> Plan:
     expected = {**kept, **recipe.expected_versions()}
     parts += [f"on a clone of generation {wanted.base.number}"] if wanted.base else []
     before = state.before or {}
-    parts += [str(count_changes(before, expected))] if before else []
+    # a wheel that is built here tells its version only then: whether it is another is not foreseen, and not counted
+    built = {wheel.name for wheel in wanted.wheels}
+    counted_before, counted_after = (
+        {name: version for name, version in dists.items() if name not in built} for dists in (before, expected)
+    )
+    parts += [str(count_changes(counted_before, counted_after))] if before else []
     parts += [sources(entries)] if entries else []
     carried = state.patches.judged if state.patches else ()
     parts += [f"{counted(len(carried), 'local change')} carried"] if carried else []
