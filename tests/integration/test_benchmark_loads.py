@@ -40,8 +40,7 @@ def store(host: ModuleHost) -> Store:
     return host.store
 
 
-@pytest.mark.usefixtures("store")
-def test_each_load_is_judged_by_itself_in_one_launch(host: ModuleHost) -> None:
+def test_each_load_is_judged_by_itself_in_one_launch(store: Store, host: ModuleHost) -> None:
     outcome = run_gate(benchmark.MODULE, arguments(2, profiles=LOADS), host)
     assert not outcome.failed, outcome.message
     for name in ("alone", "four"):
@@ -51,7 +50,13 @@ def test_each_load_is_judged_by_itself_in_one_launch(host: ModuleHost) -> None:
     pairs = [line for line in lines if "first" in line]
     assert len(starts) == 2 * len(pairs), "one launch of each server measures all loads"
 
-    # one load that loses too much is enough
+    # one load that loses too much is enough: this one does so with four streams only
+    add_generation(store, 4, environment={"SMALL_TOKEN_SECONDS": "0.005", "SMALL_SLOW_FROM": "3"})
+    outcome = run_gate(benchmark.MODULE, arguments(4, profiles=LOADS), host)
+    assert outcome.failed
+    assert outcome.message.startswith("four: output ")
+    by_profile = outcome.values["figures"]["profiles"]
+    assert by_profile["alone"]["metrics"]["output_tokens_per_second"]["outcome"] != "failed"
     strict = ({"name": "alone", "concurrency": 1, "allowed_loss": 0.6}, {"name": "four", "concurrency": 4})
     outcome = run_gate(benchmark.MODULE, arguments(3, profiles=strict), host)
     assert outcome.failed
@@ -78,6 +83,15 @@ def test_a_floor_counts_beside_the_old_server(host: ModuleHost) -> None:
 def test_what_is_wrongly_asked_for_is_told_in_the_plan(host: ModuleHost) -> None:
     with pytest.raises(TaskError, match="no metric"):
         plan_module(benchmark.MODULE, arguments(2, floors={"speed": 1.0}), host)
+    for floors, profiles, words in (
+        ({"ttft_median": 0.1}, (), "ttft_median is a time, which has no floor"),
+        ({}, ("many",), "is a mapping"),
+        ({}, ({"floors": {"speed": 1}},), "no metric speed"),
+    ):
+        with pytest.raises(TaskError, match=words):
+            plan_module(benchmark.MODULE, arguments(2, floors=floors, profiles=profiles), host)
+    with pytest.raises(TaskError, match="no metric to judge"):
+        plan_module(benchmark.MODULE, arguments(2, baseline="none"), host)
     with pytest.raises(TaskError, match="concurency"):
         plan_module(benchmark.MODULE, arguments(2, profiles=({"name": "x", "concurency": 1},)), host)
 
@@ -97,3 +111,44 @@ def test_launches_that_fail_by_the_candidate_are_void_then_a_failure(store: Stor
     assert outcome.failed
     assert "void 2 times" in outcome.message
     assert [message for message in host.messages if "void" in message]
+
+
+def test_a_failing_baseline_says_nothing_about_the_candidate(store: Store, host: ModuleHost) -> None:
+    add_generation(store, 4, environment={"SMALL_FAIL_REQUESTS": "1"})
+    outcome = run_gate(benchmark.MODULE, arguments(2, baseline=4, maximum_void=1), host)
+    assert outcome.failed
+    assert outcome.values["verdict"] == "not run"
+    assert outcome.message.startswith("not run: 2 void launches, the last because of the old server: failed requests: ")
+
+
+def test_stored_launches_stand_for_the_old_server(store: Store, host: ModuleHost) -> None:
+    asked = arguments(3, baseline="stored")
+    planned = plan_module(benchmark.MODULE, asked, host)
+    assert "generation 1 has no launches on record under this load" in planned.summary
+    assert run_gate(benchmark.MODULE, arguments(2), host).failed is False
+    put_on_record(store, host)
+    planned = plan_module(benchmark.MODULE, asked, host)
+    assert "against 3 stored launches of generation 1 (20" in planned.summary
+    assert "launches it can tell a loss of" in planned.summary
+    host.messages.clear()
+    outcome = run_gate(benchmark.MODULE, asked, host)
+    assert outcome.failed
+    assert outcome.values["verdict"] == "failed"
+    assert "which is weaker than pairs" in outcome.message
+    assert not any("old server" in line for line in host.messages), "it is not started"
+    # a load of its own has no launches on record, nor has a server that is started in another way
+    for other in ({"concurrency": 1}, {"server": {**SERVER, "environment": {"A": "b"}}}):
+        assert (
+            "has no launches on record"
+            in plan_module(benchmark.MODULE, arguments(3, baseline="stored", **other), host).summary
+        )
+
+
+def put_on_record(store: Store, host: ModuleHost) -> None:
+    """Put the samples where a run leaves them, three pairs whatever the number was."""
+    file = next(iter(host.log_directory.glob("benchmark*.jsonl")))
+    folder = store.root / "runs" / "20261201T000000Z"
+    folder.mkdir(parents=True)
+    lines = file.read_text().splitlines()[:4]
+    (folder / "benchmark.jsonl").write_text("\n".join(lines) + "\n")
+    file.unlink()

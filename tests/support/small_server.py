@@ -2,7 +2,8 @@
 
 Environment: SMALL_TOKEN_SECONDS (per token), SMALL_START (`fail` ends with an exception, `hang` never becomes
 healthy), SMALL_CHILD (a file: a child process writes its pid there and sleeps), SMALL_FAIL_REQUESTS (answers
-500), SMALL_SAYS (a line that it writes to its log).
+500), SMALL_SLOW_FROM (with so many streams at once a token takes twice as long), SMALL_SAYS (a line that it writes
+to its log).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PAUSE = float(os.environ.get("SMALL_TOKEN_SECONDS", "0.002"))
+SLOW_FROM = int(os.environ.get("SMALL_SLOW_FROM", "1000"))
+STREAMS: list[int] = []  # one item for each answer under way
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -52,10 +55,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        began = time.monotonic()
-        for number in range(request["max_tokens"]):
-            time.sleep(max(0.0, began + (number + 1) * PAUSE - time.monotonic()))
+        due = time.monotonic()
+        STREAMS.append(1)
+        for _ in range(request["max_tokens"]):
+            due += PAUSE * (2 if len(STREAMS) >= SLOW_FROM else 1)
+            time.sleep(max(0.0, due - time.monotonic()))
             self.event({"choices": [{"index": 0, "text": "word ", "finish_reason": None}]})
+        STREAMS.pop()
         self.event({"choices": [], "usage": {"completion_tokens": request["max_tokens"]}})
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True

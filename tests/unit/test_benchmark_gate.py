@@ -6,9 +6,10 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from tests.support.measured import NoProcess, result, sample
 
 from crossgrade.bench.paired import Launch, Pair, PairedSamples, Side, Told, order_of, run_pairs
 from crossgrade.bench.samples import LoadProfile, LoadResult, RequestSample
@@ -18,31 +19,7 @@ from crossgrade.gates.benchmark import BenchmarkRules, decided, judge_benchmark
 from crossgrade.gates.verdict import Verdict
 from crossgrade.process import RunningProcess
 
-PROFILE = LoadProfile(requests=2, max_tokens=50)
 RULES = BenchmarkRules({"output_tokens_per_second": 0.1})
-
-
-class NoProcess:
-    def members(self) -> tuple[int, ...]:
-        return ()
-
-
-def sample(index: int = 0, first: float = 0.02, latency: float = 0.002, tokens: int = 50) -> RequestSample:
-    return RequestSample(
-        index=index,
-        started=0.1 * index,
-        end_to_end=first + latency * (tokens - 1),
-        time_to_first_token=first,
-        inter_token_latencies=(latency,) * (tokens - 1),
-        output_tokens=tokens,
-        chunks=tokens,
-        counted_by="usage",
-    )
-
-
-def result(speed: float, first: float = 0.02) -> LoadResult:
-    samples = (sample(0, first), sample(1, first))
-    return LoadResult(PROFILE, samples, (), window_seconds=1.0, window_tokens=speed)
 
 
 def pairs(speeds: list[tuple[float, float]], firsts: tuple[float, float] = (0.02, 0.02)) -> PairedSamples:
@@ -195,11 +172,15 @@ def test_samples_and_verdict_are_json() -> None:
         ({"itl_p99": 1.5}, {}, "allowed loss"),
         ({"itl_p99": 0.1}, {"minimum_pairs": 9}, "cannot be planned"),
         ({"itl_p99": 0.1}, {"minimum_pairs": 1}, "cannot be planned"),
+        ({}, {"floors": {"itl_p99": 0.1}}, "is a time, which has no floor"),
+        ({}, {"ceilings": {"requests_per_second": 3.0}}, "more is better: it has no ceiling"),
+        ({}, {"floors": {"requests_per_second": 0.0}}, "not a number above zero"),
+        ({"itl_p99": 0.1}, {"maximum_void": -1}, "at least 0"),
     ],
 )
-def test_rules_that_make_no_sense(losses: Mapping[str, float], options: dict[str, int], words: str) -> None:
+def test_rules_that_make_no_sense(losses: Mapping[str, float], options: dict[str, Any], words: str) -> None:
     with pytest.raises(TaskError, match=words):
-        BenchmarkRules(losses, **options)  # type: ignore[arg-type]  # numbers of pairs only
+        BenchmarkRules(losses, **options)
 
 
 def test_launches_are_interleaved_in_the_order_abba() -> None:
@@ -223,7 +204,8 @@ def test_launches_are_interleaved_in_the_order_abba() -> None:
         enough=lambda samples: len(samples.pairs) == 3,
         maximum_pairs=8,
         told=Told(
-            launch=lambda number, side: events.append(f"{number} {side}"), pair=lambda pair: seen.append(pair.number)
+            pair=lambda pair: seen.append(pair.number),
+            launch=lambda number, side: events.append(f"{number} {side}"),
         ),
     )
     assert [event.split()[1] for event in events if event.startswith("start")] == [

@@ -77,10 +77,12 @@ def void_causes(results: Sequence[LoadResult], gpus: GpuRecord | None) -> tuple[
 
 
 def _short(result: LoadResult) -> str:
-    """Words where answers were shorter than asked for; "" where they may end when the model ends them."""
-    if not result.profile.extra_body.get("ignore_eos"):
+    """Words where answers were shorter than asked for; "" where they may be, or where each asks for its own length."""
+    profile = result.profile
+    own_lengths = profile.prompt_set is not None or profile.output_lengths is not None
+    if not profile.extra_body.get("ignore_eos") or own_lengths or profile.tool != "builtin":
         return ""
-    asked = result.profile.max_tokens
+    asked = profile.max_tokens
     short = [sample.output_tokens for sample in result.succeeded if sample.output_tokens < asked]
     if not short:
         return ""
