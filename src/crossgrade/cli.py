@@ -86,7 +86,7 @@ _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "verify": ("--generation", str.isdecimal),
     "export": ("--generation", str.isdecimal),
     "report": ("--run", lambda word: not word.startswith("-")),
-    "bench": ("--what", lambda word: word in ("store", "inspect", "load")),
+    "bench": ("--what", lambda word: word in ("store", "inspect", "load", "verdicts")),
     "inspect": ("--path", lambda word: not word.startswith("-")),
     # an output may begin with a dash, an option holds no space
     "explain": ("--text", lambda word: word == "-" or not word.startswith("-") or " " in word),

@@ -64,13 +64,17 @@ def bench_command(options: Mapping[str, Any]) -> int:
         from crossgrade.commands.bench_load import bench_load
 
         return guarded(bench_load)
+    if options["what"] == "verdicts":
+        from crossgrade.commands.bench_verdicts import bench_verdicts
+
+        return guarded(bench_verdicts)
     return guarded(lambda: _unknown(options["what"]))
 
 
 def _unknown(what: str) -> int:
     raise WrongOptionsError(
         f"--what {what}: nothing is measured by that name",
-        remedy="Say `bench`, `bench store`, `bench inspect` or `bench load`.",
+        remedy="Say `bench`, `bench store`, `bench inspect`, `bench load` or `bench verdicts`.",
     )
 
 
