@@ -21,7 +21,14 @@ from crossgrade.bench.load import LoadError, LoadProfile, LoadResult, prompts, r
 from crossgrade.bench.machine import processor_times, share_of_others
 from crossgrade.bench.planned import shared_prefix
 from crossgrade.bench.profiles import parse_profiles, run_profiles
-from crossgrade.bench.server_process import RunningServer, ServerSpec, free_port, launch
+from crossgrade.bench.server_process import (
+    RunningServer,
+    ServerEndedError,
+    ServerSpec,
+    ServerStalledError,
+    free_port,
+    launch,
+)
 from crossgrade.errors import TaskError
 from crossgrade.process import start_process
 
@@ -292,8 +299,28 @@ def test_prompts_and_lengths_reach_the_server(tmp_path: Path) -> None:
     assert len({body["max_tokens"] for body in bodies}) > 1
 
 
+@pytest.mark.parametrize("fault", ["hang", "silent"])
+def test_a_hang_is_a_stall_when_all_streams_are_silent(tmp_path: Path, fault: str) -> None:
+    profile = LoadProfile(requests=1000, warmup_requests=1, max_tokens=10, timeout=60.0, concurrency=2)
+    message = r"the server hangs: no token for 0.6 s, while 2 requests were under way"
+    with pytest.raises(ServerStalledError, match=message) as caught, server(tmp_path, "--fault", fault) as running:
+        run_load(running.base_url, profile, 0.6)
+    assert caught.value.stacks is not None
+    assert f"process {running.pid} (python" in caught.value.stacks.file.read_text()
+    assert caught.value.stacks.file.stat().st_mode & 0o077 == 0
+
+
+def test_slow_streams_are_no_stall(tmp_path: Path) -> None:
+    with server(tmp_path, "--pace", "0.5") as running:
+        result = run_load(running.base_url, LoadProfile(requests=2, warmup_requests=0, max_tokens=3), 0.8)
+    assert not result.failed
+
+
 def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
-    result = measure(tmp_path, "--fault", "die", requests=50)
+    profile = LoadProfile(requests=50, warmup_requests=1, max_tokens=10, timeout=5.0)
+    ended = pytest.raises(ServerEndedError, match=r"ended by itself while it was in use \(exit code 3, ")
+    with ended, server(tmp_path, "--fault", "die") as running:
+        result = run_load(running.base_url, profile)
     assert set(result.errors_by_kind) <= {"truncated_stream", "connect", "disconnected"}
     assert "truncated_stream" in result.errors_by_kind
     assert len(result.failed) >= 5

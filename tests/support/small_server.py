@@ -39,9 +39,13 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"object": "list", "data": [{"id": "small", "object": "model"}]})
         elif self.path == "/environment":
             self.answer(200, {"environment": dict(os.environ), "cwd": os.getcwd(), "prefix": sys.prefix})  # noqa: PTH109 (as the server sees it)
-        else:
-            healthy = self.path == "/health" and os.environ.get("SMALL_START") != "hang"
+        elif self.path == "/health":
+            healthy = os.environ.get("SMALL_START") != "hang"
             self.answer(200 if healthy else 503, {"healthy": healthy})
+        elif self.path == "/server_info" and os.environ.get("SMALL_INFO"):
+            self.answer(200, json.loads(os.environ["SMALL_INFO"]))
+        else:
+            self.answer(404, {"error": f"no {self.path} here"})
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -11,7 +11,12 @@ _LISTENING = "0A"
 
 
 def get(host: str, port: int, path: str, timeout: float, *, most: int | None = None) -> str:
-    """The status code of a GET, or in words why there is none; redirections are not followed.
+    """The status code of a GET, or in words why there is none. As `fetch`, without what was sent."""
+    return fetch(host, port, path, timeout, most=most)[0]
+
+
+def fetch(host: str, port: int, path: str, timeout: float, *, most: int | None = None) -> tuple[str, bytes]:
+    """The status code of a GET, or in words why there is none, and the body; redirections are not followed.
 
     `timeout` is seconds for each step, `most` how many bytes of the answer are read, all by default. Raises
     TimeoutError.
@@ -22,12 +27,12 @@ def get(host: str, port: int, path: str, timeout: float, *, most: int | None = N
     try:
         connection.request("GET", path, headers={"Connection": "close"})
         response = connection.getresponse()
-        response.read(most)
-        return str(response.status)
+        body = response.read(most)
+        return str(response.status), body
     except TimeoutError:
         raise
     except (OSError, http.client.HTTPException) as error:
-        return f"none ({str(error) or type(error).__name__})"
+        return f"none ({str(error) or type(error).__name__})", b""
     finally:
         connection.close()
 

@@ -18,6 +18,7 @@ from crossgrade.bench.connections import StreamClient
 from crossgrade.bench.load_profile import PATHS, LoadProfile
 from crossgrade.bench.planned import WORDS, PlannedRequest, planned_requests, prompts
 from crossgrade.bench.samples import ErrorKind, LoadResult, RequestSample
+from crossgrade.bench.stalls import Pulse
 from crossgrade.errors import TaskError
 
 if TYPE_CHECKING:
@@ -33,20 +34,21 @@ class LoadError(TaskError):
     """The load could not begin: the server does not say which model it serves."""
 
 
-def run_load(base_url: str, profile: LoadProfile) -> LoadResult:
+def run_load(base_url: str, profile: LoadProfile, stall_timeout: float | None = None) -> LoadResult:
     """Put the profile's load on the server at `base_url` (`http://127.0.0.1:30000`) and measure it.
 
     Failed requests are part of the result. With a server that hangs, a closed loop takes about
-    `error_limit / concurrency * timeout` seconds, an open one about `timeout`. With another `tool` than our own it is
-    that tool that runs (`bench.other_tools`). The first call measures the client's own ceiling, some 0.1 s. Raises
-    LoadError.
+    `error_limit / concurrency * timeout` seconds, an open one about `timeout`; or `stall_timeout` where that is given:
+    so long may all streams be silent together. With another `tool` than our own it is that tool that runs
+    (`bench.other_tools`), and stalls are not watched for. The first call measures the client's own ceiling, some 0.1 s.
+    Raises LoadError, and StallError for such a silence.
     """
     if profile.tool != "builtin":
         from crossgrade.bench.other_tools import run_other_tool
 
         return run_other_tool(base_url, profile)
     ceiling = _ceiling()  # before the load, which it must not disturb
-    return replace(asyncio.run(load(base_url, profile)), client_ceiling=ceiling)
+    return replace(asyncio.run(load(base_url, profile, stall_timeout)), client_ceiling=ceiling)
 
 
 @functools.cache
@@ -57,7 +59,9 @@ def _ceiling() -> float:
     return measure_client_ceiling().tokens_per_second
 
 
-async def load(base_url: str, profile: LoadProfile, *, by_kernel: bool = True) -> LoadResult:
+async def load(
+    base_url: str, profile: LoadProfile, stall_timeout: float | None = None, *, by_kernel: bool = True
+) -> LoadResult:
     """The same, inside an event loop, with our own client; `by_kernel` as in StreamClient."""
     import aiohttp
 
@@ -66,7 +70,8 @@ async def load(base_url: str, profile: LoadProfile, *, by_kernel: bool = True) -
         async with aiohttp.ClientSession(base_url) as session:  # for the few questions beside the load
             model = profile.model or ("" if profile.endpoint == "generate" else await first_model(session))
             loop = (_ClosedLoop if profile.rate is None else _OpenLoop)(client, profile, model)
-            await loop.run()
+            loop.pulse = Pulse(stall_timeout)
+            await loop.pulse.guard(loop.run())
             acceptance = acceptance_of_requests(loop.answers())
             if acceptance is None and not loop.errors:  # a server that fails is not asked more
                 acceptance = await acceptance_of_server(session)
@@ -110,6 +115,7 @@ class _Loop:
         self._others: list[tuple[RequestSample | None, Answer]] = []  # None: still running at the end
         self.errors = 0
         self.finished = asyncio.Event()
+        self.pulse = Pulse(None)
 
     async def run(self) -> None:
         """Until every measured request has ended or too many have failed."""
@@ -124,6 +130,7 @@ class _Loop:
         answer = Answer(self.profile.endpoint)
         error: ErrorKind | None = None
         detail = ""
+        self.pulse.began()
         try:
             await asyncio.wait_for(self._stream(planned, answer), self.profile.timeout)
         except asyncio.TimeoutError:
@@ -134,6 +141,8 @@ class _Loop:
         except asyncio.CancelledError:
             self._others.append((None, answer))
             raise
+        finally:
+            self.pulse.ended()
         self.enter(planned, answer, sent, due, error, detail)
 
     def enter(
@@ -177,8 +186,13 @@ class _Loop:
 
     async def _stream(self, planned: PlannedRequest, answer: Answer) -> None:
         body = json.dumps(request_body(self.profile, self._model, planned)).encode()
+
+        def take(data: str, now: float) -> None:
+            self.pulse.beat()
+            answer.take(data, now)
+
         try:
-            content_type = await self._client.post(PATHS[self.profile.endpoint], body, answer.take)
+            content_type = await self._client.post(PATHS[self.profile.endpoint], body, take)
         except RequestError as error:
             if error.kind == "truncated_stream":
                 raise RequestError(error.kind, f"{len(answer.times)} chunks, then: {error.detail}") from error

@@ -83,11 +83,12 @@ def run_profiles(
     base_url: str,
     profiles: Sequence[LoadProfile],
     on_profile: Callable[[LoadProfile], None] | None = None,
+    stall_timeout: float | None = None,
 ) -> list[LoadResult]:
     """Put each profile's load on the same running server, one after the other; results in the same order.
 
     `base_url` is `RunningServer.base_url`. `on_profile` is told each profile before its load. Each begins with its
-    own warm-up. Raises LoadError.
+    own warm-up. `stall_timeout` as in `run_load`. Raises LoadError and StallError.
     """
     from crossgrade.bench.load import run_load
 
@@ -95,7 +96,7 @@ def run_profiles(
     for profile in profiles:
         if on_profile is not None:
             on_profile(profile)
-        results.append(run_load(base_url, profile))
+        results.append(run_load(base_url, profile, stall_timeout))
     return results
 
 

@@ -35,6 +35,7 @@ from crossgrade.process import Completed, StartError
 DRIVER_SECONDS = 60.0
 MODINFO_SECONDS = 10.0
 _NVML = "libnvidia-ml.so.1"
+_NVML_PROCESS = (sys.executable, "-I", "-m", "crossgrade.facts.nvml")
 _NVML_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "usr/lib/wsl/lib")
 _QUERY = "index,name,uuid,pci.bus_id,memory.total,compute_cap"
 _NVIDIA = "0x10de"
@@ -79,6 +80,19 @@ def read_gpus(environment: Mapping[str, str], runner: Runner, *, system: Path = 
 # ---- NVML and nvidia-smi
 
 
+def ask_nvml(environment: Mapping[str, str], runner: Runner, *, system: Path = Path("/")) -> GpuFacts:
+    """What NVML says, and nothing else: for questions that are asked again and again. Why not is under `unknown`.
+
+    No program is started where there is no sign of a driver.
+    """
+    if _nvml_library(environment, system) is None:
+        return GpuFacts(unknown={"gpus": NO_DRIVER})
+    try:
+        return parse_answer(_output(runner(_NVML_PROCESS, timeout=DRIVER_SECONDS), "NVML"))
+    except (StartError, ValueError) as error:
+        return GpuFacts(unknown={"gpus": str(error)})
+
+
 def _asked(environment: Mapping[str, str], runner: Runner, loaded: bool, library: bool) -> GpuFacts:
     """What the driver's user part says, from NVML or else nvidia-smi."""
     programs = programs_on_path(environment.get("PATH", ""), "nvidia-smi")
@@ -87,8 +101,7 @@ def _asked(environment: Mapping[str, str], runner: Runner, loaded: bool, library
     why: list[str] = []
     if library:
         try:
-            answer = runner([sys.executable, "-I", "-m", "crossgrade.facts.nvml"], timeout=DRIVER_SECONDS)
-            return parse_answer(_output(answer, "NVML"))
+            return parse_answer(_output(runner(_NVML_PROCESS, timeout=DRIVER_SECONDS), "NVML"))
         except (StartError, ValueError) as error:
             why.append(str(error))
     else:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,7 +72,85 @@ class ExecStart:
     file: str
 
 
+@dataclass(frozen=True)
+class UnitStart:
+    """How a service starts its program: words with their variables filled in, its variables, its directory.
+
+    `unread` says what could not be read of it: a file of variables, say.
+    """
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    directory: str
+    file: str
+    unread: tuple[str, ...] = ()
+
+
 # ---- pure
+
+
+def variables_of(settings: Sequence[str], read: Callable[[str], str | None]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The variables of a service from its settings, and the files of variables that could not be read.
+
+    ``EnvironmentFile=`` counts above ``Environment=``; an empty assignment takes back those before it; a dash before a
+    file lets it be missing (systemd.exec(5)). `read` gives the text of a file, or None.
+    """
+    own: dict[str, str] = {}
+    files: list[str] = []
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        value = value.strip()
+        if name.strip() == "Environment":
+            own = own if value else {}
+            own.update(_pair(word) for word in _words(value) if "=" in word)
+        elif name.strip() == "EnvironmentFile":
+            files = [*files, value] if value else []
+    unread = []
+    for file in files:
+        text = read(file.removeprefix("-"))
+        if text is None and not file.startswith("-"):
+            unread.append(file)
+        own.update(_pair(line) for line in map(_unquoted, settings_of(text or "")))
+    return own, tuple(unread)
+
+
+def _pair(assignment: str) -> tuple[str, str]:
+    name, _, value = assignment.partition("=")
+    return name, value
+
+
+def _unquoted(line: str) -> str:
+    """A line of a file of variables: one pair of quotes around the value is not part of it."""
+    name, _, value = line.partition("=")
+    value = value.strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        value = value[1:-1]
+    return f"{name.strip()}={value}"
+
+
+def _words(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:  # a quote that is not closed
+        return value.split()
+
+
+def filled_in(words: Sequence[str], variables: Mapping[str, str], home: str) -> list[str]:
+    """A command line with its variables and with ``%h`` and ``%%`` (systemd.service(5), COMMAND LINES).
+
+    ``$NAME`` alone becomes as many words as its value has. Raises ValueError for another specifier.
+    """
+    found: list[str] = []
+    for word in words:
+        specifiers = set(re.findall(r"%(.)", word.replace("%%", ""))) - {"h"}
+        if specifiers:
+            raise ValueError(f"the specifier %{min(specifiers)}")
+        word = word.replace("%%", "\0").replace("%h", home).replace("\0", "%")
+        if re.fullmatch(r"\$\w+", word):
+            found += variables.get(word[1:], "").split()
+        else:
+            found.append(re.sub(r"\$\{(\w+)\}", lambda match: variables.get(match[1], ""), word))
+    return found
 
 
 def exec_start(files: Sequence[tuple[str, str]]) -> ExecStart | None:
@@ -85,10 +164,7 @@ def exec_start(files: Sequence[tuple[str, str]]) -> ExecStart | None:
             name, _, value = setting.partition("=")
             if name.strip() != "ExecStart":
                 continue
-            try:
-                words = shlex.split(value.strip().lstrip("@-:+!|"))
-            except ValueError:  # a quote that is not closed
-                words = value.split()
+            words = _words(value.strip().lstrip("@-:+!|"))
             found = ExecStart(tuple(words), path) if words else None
     return found
 
@@ -150,11 +226,43 @@ def parse_containers(engine: str, text: str) -> tuple[Container, ...]:
 
 def read_exec_start(name: str, *, user: bool, system: Path = Path("/"), home: Path | None = None) -> ExecStart | None:
     """What the service of this name starts; None when no file of it was found. `home` has the user's own units."""
+    return exec_start(_texts_of_unit(name, user, system, home))
+
+
+def read_unit_start(name: str, *, user: bool, system: Path = Path("/"), home: Path | None = None) -> UnitStart | None:
+    """How the service of this name starts its program; None when no file of it with an ``ExecStart=`` was found.
+
+    Raises ValueError, in words, for a command line that only systemd can fill in.
+    """
+    texts = _texts_of_unit(name, user, system, home)
+    started = exec_start(texts)
+    if started is None:
+        return None
+    settings = [setting for _, text in texts for setting in settings_of(text)]
+
+    def read(path: str) -> str | None:
+        try:
+            return (system / path.lstrip("/")).read_text(errors="replace")
+        except OSError:
+            return None
+
+    variables, unread = variables_of(settings, read)
+    directory = ""
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        directory = value.strip().removeprefix("-") if key.strip() == "WorkingDirectory" else directory
+    at_home = str(home or "")
+    words = filled_in(started.words, variables, at_home)
+    return UnitStart(tuple(words), variables, at_home if directory == "~" else directory, started.file, unread)
+
+
+def _texts_of_unit(name: str, user: bool, system: Path, home: Path | None) -> list[tuple[str, str]]:
+    """The files of a unit as (path, text): its own first, then its drop-ins in order of name."""
     own = [home / ".config/systemd/user"] if home is not None and user else []
     places = [*own, *(system / folder for folder in (_USER_FOLDERS if user else _SYSTEM_FOLDERS))]
     unit, *drop_ins = _unit_files(places).get(name, ("",))
     files = [unit, *sorted(drop_ins, key=lambda path: Path(path).name)]
-    return exec_start([(path, text_of(Path(path))) for path in files if path])
+    return [(path, text_of(Path(path))) for path in files if path]
 
 
 def read_units(

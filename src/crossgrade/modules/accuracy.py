@@ -14,7 +14,7 @@ from crossgrade.gates.verdict import Finding, Verdict, counted, joined
 from crossgrade.modules import gate
 from crossgrade.modules.against import BASELINE_MANIFEST, holds, manifest_of, nothing_to_compare
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
-from crossgrade.modules.server import ServerArguments, read_mapping, server_spec, what_starts
+from crossgrade.modules.server import ServerArguments, read_mapping, read_server, server_spec, what_starts
 from crossgrade.playbook.arguments import argument
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     candidate = gate.find_candidate(arguments.generation, None, host)
     number = host.active() if arguments.baseline is None else arguments.baseline
     baseline = None if number is None else gate.find_candidate(number, None, host)
-    server = read_mapping(ServerArguments, arguments.server, "accuracy: server")
+    server = read_server(arguments.server, "accuracy: server")
     obstacle = gate.lacking_gpu(server.needs_gpu) or nothing_to_compare(candidate, number, arguments.baseline)
     asked = what_is_asked(arguments, host)
     rules = asked.rules
@@ -186,7 +186,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         return gate.conclude(verdict, state.check, arguments.on_not_run, context)
     gate.refuse_unfinished(baseline)
     asked = what_is_asked(arguments, context.host)
-    server = read_mapping(ServerArguments, arguments.server, "accuracy: server")
+    server = read_server(arguments.server, "accuracy: server")
     old = side_of("old", baseline, baseline_of(arguments, server), asked, context)
     new = side_of("new", candidate, server, asked, context)
     verdict, sheets = compare(old, new, asked, arguments.baseline_answers, context)

@@ -12,7 +12,7 @@ from crossgrade.modules.against import BASELINE_MANIFEST, manifest_of
 from crossgrade.modules.benchmark_asked import baseline_of, matters, profiles_of, rules_of, side_of, starts
 from crossgrade.modules.benchmark_run import Comparison, compare
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
-from crossgrade.modules.server import ServerArguments, read_mapping, server_spec
+from crossgrade.modules.server import ServerArguments, read_server, server_spec
 from crossgrade.playbook.arguments import argument
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class Arguments:
     mutually_exclusive: ClassVar[Sequence[Sequence[str]]] = (("allowed_loss", "metrics"),)
 
     server: Mapping[str, Any] = argument(
-        doc="How both servers are started: `command`, `health`, `start_timeout`, `stop_grace` and "
-        "`environment`, as in the module `server`."
+        doc="How both servers are started: `command` or `unit`, `health`, `start_timeout`, `stop_grace`, "
+        "`stall_timeout` and so on, as in the module `server`."
     )
     generation: int = argument(doc="The generation to judge, as python_env returns it.")
     baseline_command: tuple[str, ...] = argument(
@@ -121,7 +121,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     if arguments.baseline == "none":
         number = None
     baseline = None if number is None else gate.find_candidate(number, None, host)
-    server = read_mapping(ServerArguments, arguments.server, "benchmark: server")
+    server = read_server(arguments.server, "benchmark: server")
     rules_of(arguments)  # here for its errors: a plan shows them before anything is built
     launches = on_record(arguments, baseline or candidate, host)
     obstacle = gate.lacking_gpu(server.needs_gpu) or nothing_to_compare(arguments, candidate, number)
@@ -206,7 +206,7 @@ def plan(arguments: Arguments, state: State) -> Plan:
     if state.baseline is None:
         text = f"{numbers} launches of it alone, against limits"
     elif arguments.baseline == "stored":
-        server = read_mapping(ServerArguments, arguments.server, "benchmark: server")
+        server = read_server(arguments.server, "benchmark: server")
         stored = stored_baseline(arguments, state.baseline.number or 0, server, state.launches)
         text = f"against {stored.words}, {numbers} launches"
     else:
@@ -236,7 +236,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     if state.obstacle:
         verdict = Verdict(GATE, "not run", state.obstacle)
         return gate.conclude(verdict, state.check, arguments.on_not_run, context)
-    server = read_mapping(ServerArguments, arguments.server, "benchmark: server")
+    server = read_server(arguments.server, "benchmark: server")
     comparison = Comparison(
         old=None,
         new=server_spec(candidate, context.host, server, cwd=context.log_directory),

@@ -15,7 +15,7 @@ from crossgrade.gates.verdict import Finding, Verdict
 from crossgrade.jsontype import JSON
 from crossgrade.modules.benchmark_asked import turns_of
 from crossgrade.modules.contract import ApplyContext
-from crossgrade.modules.server import fresh_log
+from crossgrade.modules.server import fresh_log, keep_server_info
 
 if TYPE_CHECKING:
     from crossgrade.bench.load_profile import LoadProfile
@@ -46,12 +46,18 @@ class Comparison:
 
 @dataclass
 class Progress:
-    """How far the benchmark has come: needed when a launch fails in the middle."""
+    """How far the benchmark has come: needed when a launch fails in the middle.
+
+    `ended_workers` says of each launch which processes of the server ended while it was measured, `informed` which
+    sides have told their settings.
+    """
 
     pairs: list[Pair] = field(default_factory=list)
     alone: list[Launch] = field(default_factory=list)
     number: int = 0
     side: Side = "old"
+    ended_workers: list[tuple[str, str]] = field(default_factory=list)
+    informed: set[Side] = field(default_factory=set)
 
 
 def compare(comparison: Comparison, sides: Mapping[str, Any], context: ApplyContext) -> Verdict:
@@ -91,15 +97,18 @@ def compare(comparison: Comparison, sides: Mapping[str, Any], context: ApplyCont
 
     told = Told(launch=on_launch, pair=on_pair, alone=on_alone, void=on_void)
     try:
-        samples = _measure(comparison, done, told, enough, context)
+        samples = _measure(comparison, sides, done, told, enough, context)
         verdict = judge_benchmark(samples, rules, comparison.stored)
     except TaskError as error:
         verdict = judge_broken(error, done, what)
-    return replace(verdict, figures={**verdict.figures, "samples": str(file)})
+    lost = tuple(Finding("warning", subject, words) for subject, words in done.ended_workers)
+    figures = {**verdict.figures, "samples": str(file)}
+    return replace(verdict, findings=(*verdict.findings, *lost), figures=figures)
 
 
 def _measure(
     comparison: Comparison,
+    sides: Mapping[str, Any],
     done: Progress,
     told: Told,
     enough: Callable[[PairedSamples], bool],
@@ -121,8 +130,17 @@ def _measure(
         from crossgrade.bench.server_process import launch
 
         log = fresh_log(context.log_directory, f"benchmark-{side}-{done.number:02}")
+        number = done.number
         with launch(spec, log) as server:
+            if side not in done.informed:
+                done.informed.add(side)
+                keep_server_info(server.base_url, sides[side]["generation"], context)
             yield server
+            if words := server.losses().words():
+                done.ended_workers.append((f"{side} server, {comparison.replicate} {number}", words))
+
+    def load_all(server: RunningServer) -> list[LoadResult]:
+        return run_profiles(server.base_url, profiles, stall_timeout=comparison.new.stall_timeout)
 
     def join(parts: Sequence[LoadResult]) -> list[LoadResult]:
         placed = [(place, part) for (place, _), part in zip(turns, parts, strict=True)]
@@ -134,7 +152,7 @@ def _measure(
     if old is None:
         return run_alone(
             lambda: launched("new", comparison.new),
-            lambda server: run_profiles(server.base_url, profiles),
+            load_all,
             enough=enough,
             maximum_launches=rules.maximum_pairs,
             told=told,
@@ -145,7 +163,7 @@ def _measure(
         return run_pairs_side_by_side(
             lambda: launched("old", old),
             lambda: launched("new", comparison.new),
-            lambda server, number: run_load(server.base_url, turns[number][1]),
+            lambda server, number: run_load(server.base_url, turns[number][1], comparison.new.stall_timeout),
             join,
             rounds=len(turns),
             enough=enough,
@@ -157,7 +175,7 @@ def _measure(
     return run_pairs(
         lambda: launched("old", old),
         lambda: launched("new", comparison.new),
-        lambda server: run_profiles(server.base_url, profiles),
+        load_all,
         enough=enough,
         maximum_pairs=rules.maximum_pairs,
         told=told,
@@ -173,6 +191,10 @@ def judge_broken(error: TaskError, done: Progress, replicate: str = "pair") -> V
     cause = telling_line(lines)
     reason = f"{replicate} {done.number}: the {done.side} server: {said}" + (f": {cause}" if cause else "")
     evidence: dict[str, JSON] = {"last_words": list(lines), "log": error.remedy}
+    stacks = getattr(error, "stacks", None)
+    if stacks is not None:
+        evidence["stacks"] = str(stacks)
+        reason += f"; {stacks}"
     findings = (Finding("failure", f"{done.side} server, {replicate} {done.number}", said, evidence),)
     figures: dict[str, JSON] = {"pairs": len(done.pairs)}
     return Verdict(GATE, "failed" if done.side == "new" else "not run", reason, findings, figures)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
-import time
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from crossgrade.bench.last_words import telling_line
 from crossgrade.errors import CrossgradeError, TaskError
-from crossgrade.gates.verdict import Finding, Verdict
-from crossgrade.jsontype import JSON
+from crossgrade.gates.verdict import Verdict
 from crossgrade.modules import gate
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
 from crossgrade.playbook.arguments import argument, parse_arguments
 
 if TYPE_CHECKING:
+    from crossgrade.bench.gpu_release import GpuUse
+    from crossgrade.bench.one_request import Answer
     from crossgrade.bench.server_process import RunningServer, ServerSpec
+    from crossgrade.gates.server import Observed
 
 GATE = "server"
 KindT = TypeVar("KindT")
 
 PLACEHOLDERS = ("python", "venv", "host", "port")
-ANSWER_CHARACTERS = 500  # how much of an answer that was not expected is kept as evidence
+STILL_HEALTHY_SECONDS = 30.0  # how long a server that was healthy may take to say so again
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,42 @@ class ServerArguments:
     """How a server is started; the module `benchmark` takes the same under `server`."""
 
     command: tuple[str, ...] = argument(
-        doc="The program and its arguments, without a shell. `{python}`, `{venv}`, `{host}` and `{port}` are filled in."
+        doc="The program and its arguments, without a shell. `{python}`, `{venv}`, `{host}` and `{port}` are filled "
+        "in.",
+        default=(),
     )
-    health: str = argument(doc="The path that answers 200 once the server can serve.", default="/health")
+    unit: str = argument(
+        doc="Instead of `command`, the systemd service that starts the working server: its command line and variables "
+        "are read from its files. The unit itself is neither started nor changed.",
+        default="",
+    )
+    user_unit: bool = argument(doc="Whether that is a service of the user's own systemd.", default=False)
+    health: tuple[str, ...] = argument(
+        doc="The path that answers 200 once the server can serve. Of several, the first that the server knows counts.",
+        default=("/health_generate", "/health", "/v1/models"),
+    )
     start_timeout: float = argument(doc="Seconds until it must be healthy.", default=600.0)
     stop_grace: float = argument(doc="Seconds between SIGTERM and SIGKILL when it is stopped.", default=10.0)
+    stall_timeout: float = argument(
+        doc="Seconds without a token, while requests are under way, after which it counts as hanging: its stacks are "
+        "kept (by py-spy, where that is in its environment or on PATH), and it is stopped.",
+        default=300.0,
+    )
+    gpu_release_timeout: float = argument(
+        doc="Seconds after its end within which the GPUs must have their memory back.", default=60.0
+    )
     needs_gpu: bool = argument(
         doc="Whether it serves from NVIDIA GPUs: on a machine without their driver it is not started, and the verdict "
         "is `not run`.",
         default=False,
     )
     environment: Mapping[str, Any] = argument(
-        doc="Environment variables, laid over those of the task and of the generation.", default_factory=dict
+        doc="Environment variables, laid over those of the task, of the generation, and of the unit.",
+        default_factory=dict,
     )
+
+
+ArgumentsT = TypeVar("ArgumentsT", bound=ServerArguments)
 
 
 @dataclass(frozen=True)
@@ -52,7 +77,7 @@ class Arguments(ServerArguments):
     """Starts a server on a free port, waits for health, sends a request if asked to, and stops it."""
 
     required_one_of: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"),)
-    mutually_exclusive: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"),)
+    mutually_exclusive: ClassVar[Sequence[Sequence[str]]] = (("generation", "path"), ("command", "unit"))
 
     generation: int | None = argument(doc="The generation to start it from, as python_env returns it.", default=None)
     path: Path | None = argument(
@@ -60,7 +85,8 @@ class Arguments(ServerArguments):
     )
     request: Mapping[str, Any] = argument(
         doc="One request to the healthy server: `path`, `body` (sent as JSON by POST; without one it is a "
-        "GET), `expect_status` (200), `timeout` in seconds (60).",
+        "GET), `expect_status` (200), `timeout` in seconds (60). The text that a request to a model brings is looked "
+        "at, too.",
         default_factory=dict,
     )
     state: Literal["checked"] = argument(
@@ -79,31 +105,11 @@ class Request:
     timeout: float = argument(doc="Seconds until the whole answer must be there.", default=60.0)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What came back: a status (None: no answer came), the body or why there is none, and seconds."""
-
-    status: int | None
-    text: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What one start of the server showed. `problem` is why it did not become healthy, "" when it did."""
-
-    start_seconds: float = 0.0
-    answer: Answer | None = None
-    problem: str = ""
-    last_words: tuple[str, ...] = ()
-    log: str = ""
-
-
 def inspect(arguments: Arguments, host: HostView) -> gate.GateState:
     candidate = gate.find_candidate(arguments.generation, arguments.path, host)
     request = read_request(arguments.request)
     asked = [request.path, request.body, request.expect_status] if request else None
-    matters = {**what_starts(arguments), "request": asked}
+    matters = {**what_starts(from_unit(arguments)), "request": asked}
     state = gate.gate_state(GATE, candidate, host, matters)
     return gate.unless_not_run_for_another_reason(state, gate.lacking_gpu(arguments.needs_gpu))
 
@@ -118,88 +124,87 @@ def plan(arguments: Arguments, state: gate.GateState) -> Plan:
 
 
 def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
+    from crossgrade.gates.server import Asked, judge_server
+
     state = inspect(arguments, context.host)
     gate.refuse_unfinished(state.candidate)
     if obstacle := gate.lacking_gpu(arguments.needs_gpu):
         return gate.conclude(Verdict(GATE, "not run", obstacle), state, arguments.on_not_run, context)
-    spec = server_spec(state.candidate, context.host, arguments, cwd=context.log_directory)
+    spec = server_spec(state.candidate, context.host, from_unit(arguments), cwd=context.log_directory)
     request = read_request(arguments.request)
+    asked = None
+    if request is not None:
+        stream = isinstance(request.body, Mapping) and bool(request.body.get("stream"))
+        asked = Asked(request.path, request.expect_status, stream)
     context.progress(f"starting the server of {state.candidate.title}")
-    verdict = judge_server(observe(spec, request, context), request)
+    verdict = judge_server(observe(spec, request, arguments.stall_timeout, state.candidate, context), asked)
     return gate.conclude(verdict, state, arguments.on_not_run, context)
 
 
-def observe(spec: ServerSpec, request: Request | None, context: ApplyContext) -> Observed:
+def observe(
+    spec: ServerSpec, request: Request | None, silence: float, candidate: gate.Candidate, context: ApplyContext
+) -> Observed:
     """Start the server, ask it, stop it. Nothing of it is left, however this ends, by SIGKILL too."""
-    from crossgrade.bench.server_process import ServerStartError, last_words, launch
+    from crossgrade.bench.gpu_release import GpuMemoryHeldError
+    from crossgrade.bench.server_process import ServerError, launch
+    from crossgrade.gates.server import Observed
     from crossgrade.process import StartError
 
     log = fresh_log(context.log_directory, "server")
     try:
         with launch(spec, log) as server:
             context.progress(f"healthy after {server.start_seconds:.1f} s")
-            answer = ask(server, request) if request else None
-            words = last_words(server.process, spec) if answer and answer.status is None else ()
-            seconds = server.start_seconds
-    except ServerStartError as error:
+            seen = look_at(server, spec, request, silence)
+            seen = replace(seen, server_info=keep_server_info(server.base_url, candidate.number, context))
+    except ServerError as error:
         return Observed(
             problem=error.message.partition("; its last words:")[0],
             last_words=error.last_words,
             log=str(error.log),
+            stacks=str(error.stacks or ""),
         )
-    except StartError as error:
+    except (StartError, GpuMemoryHeldError) as error:
         return Observed(problem=error.message, log=str(log))
-    return Observed(start_seconds=seconds, answer=answer, last_words=words, log=str(log))
+    return replace(seen, gpu_memory=server.gpu_watch.note, log=str(log))
 
 
-def ask(server: RunningServer, request: Request) -> Answer:
+def look_at(server: RunningServer, spec: ServerSpec, request: Request | None, silence: float) -> Observed:
+    """What a healthy server does: its answer, whether it stays healthy, and what it is doing when it does not."""
+    from crossgrade.bench.server_process import ask_for_health, keep_stacks, last_words
+    from crossgrade.gates.server import Observed
+
+    seen = Observed(start_seconds=server.start_seconds, health_path=server.health_path)
+    if request is None:
+        return seen
+    answer = ask(server, request, silence)
+    port = int(server.base_url.rpartition(":")[2])
+    health = ask_for_health(spec.host, port, (server.health_path,), min(silence, STILL_HEALTHY_SECONDS))[1]
+    hangs = answer.late or health != "200"
+    return replace(
+        seen,
+        answer=answer,
+        unhealthy="" if health == "200" else health,
+        stacks=str(keep_stacks(spec, server.process)) if hangs and server.alive else "",
+        ended_workers=server.losses().words(),
+        last_words=last_words(server.process, spec) if answer.status is None or hangs else (),
+    )
+
+
+def ask(server: RunningServer, request: Request, silence: float = 300.0) -> Answer:
     """Send the request. An answer that does not come is an answer too: its status is None."""
-    import http.client
-    import json
-    from urllib.parse import urlsplit
+    from crossgrade.bench import one_request
 
-    address = urlsplit(server.base_url)
-    connection = http.client.HTTPConnection(str(address.hostname), int(address.port or 80), timeout=request.timeout)
-    body = None if request.body is None else json.dumps(request.body).encode()
-    headers = {"Connection": "close", **({"Content-Type": "application/json"} if body else {})}
-    started = time.monotonic()
-    status: int | None = None
-    try:
-        connection.request("POST" if body else "GET", request.path, body=body, headers=headers)
-        response = connection.getresponse()
-        text = response.read().decode("utf-8", "replace")
-        status = response.status
-    except TimeoutError:
-        text = f"no answer within {request.timeout:g} s"
-    except (OSError, http.client.HTTPException) as error:
-        text = str(error) or type(error).__name__
-    finally:
-        connection.close()
-    return Answer(status, text, time.monotonic() - started)
+    return one_request.ask(server.base_url, request.path, request.body, request.timeout, silence)
 
 
-def judge_server(observed: Observed, request: Request | None) -> Verdict:
-    """Passed when the server became healthy and the request, if any, had the status that was expected."""
-    evidence: dict[str, JSON] = {"log": observed.log, "last_words": list(observed.last_words)}
-    if observed.problem:
-        last = telling_line(observed.last_words)
-        reason = f"{observed.problem}: {last}" if last else f"{observed.problem}; it said nothing"
-        return Verdict(GATE, "failed", reason, (Finding("failure", "start", observed.problem, evidence),))
-    figures: dict[str, JSON] = {"start_seconds": round(observed.start_seconds, 3)}
-    reason = f"healthy after {observed.start_seconds:.1f} s"
-    answer = observed.answer
-    if request is None or answer is None:
-        return Verdict(GATE, "passed", reason, (), figures)
-    figures |= {"status": answer.status, "answer_seconds": round(answer.seconds, 3)}
-    got = f"status {answer.status}" if answer.status is not None else answer.text
-    reason += f"; {request.path} answered {got} after {answer.seconds:.1f} s"
-    if answer.status == request.expect_status:
-        return Verdict(GATE, "passed", reason, (), figures)
-    if answer.status is not None:
-        evidence["answer"] = answer.text[:ANSWER_CHARACTERS]
-    message = f"{got} instead of status {request.expect_status}"
-    reason = f"{request.path}: {message}"
-    return Verdict(GATE, "failed", reason, (Finding("failure", request.path, message, evidence),), figures)
+def keep_server_info(base_url: str, generation: int | None, context: ApplyContext) -> str:
+    """Put what the server says of itself beside the generation, for `crossgrade diff`; in words what came of it."""
+    from crossgrade.bench.server_info import ask_for_info
+
+    info, told = ask_for_info(base_url)
+    if info is not None and generation is not None:
+        context.store.write_server_info(generation, info)
+    return told
 
 
 def server_spec(candidate: gate.Candidate, host: HostView, arguments: ServerArguments, cwd: Path) -> ServerSpec:
@@ -216,10 +221,44 @@ def server_spec(candidate: gate.Candidate, host: HostView, arguments: ServerArgu
             candidate, host, gate.text_map(arguments.environment, "server: environment")
         ),
         cwd=cwd,
-        health_path=arguments.health,
+        health_paths=arguments.health,
         start_timeout=arguments.start_timeout,
         stop_grace=arguments.stop_grace,
+        stall_timeout=arguments.stall_timeout,
+        stack_folders=(candidate.venv / "bin", Path(sys.prefix, "bin")),
+        gpus=gpus_in_use if arguments.needs_gpu else None,
+        gpu_timeout=arguments.gpu_release_timeout,
     )
+
+
+def gpus_in_use() -> Sequence[GpuUse] | str:
+    """What the driver says of the GPUs' memory and processes, or why it says nothing."""
+    from crossgrade.bench.gpu_release import GpuUse
+    from crossgrade.facts.gpu_reading import ask_nvml
+    from crossgrade.inspect.query import run_query
+
+    found = ask_nvml(os.environ, run_query)
+    if not found.gpus:
+        return found.unknown.get("gpus", "the driver names no GPU")
+    return [
+        GpuUse(gpu.index, gpu.memory_used_bytes, frozenset(process.pid for process in gpu.processes or ()))
+        for gpu in found.gpus
+    ]
+
+
+def from_unit(arguments: ArgumentsT) -> ArgumentsT:
+    """The arguments with the command and the variables of the unit, where one is named. Raises TaskError."""
+    if not arguments.unit:
+        return arguments
+    from crossgrade.modules.unit_start import read_unit
+
+    command, variables = read_unit(arguments.unit, user=arguments.user_unit)
+    return replace(arguments, unit="", command=command, environment={**variables, **arguments.environment})
+
+
+def read_server(values: Mapping[str, Any], what: str) -> ServerArguments:
+    """How a server is started, from the mapping in another module's arguments. Raises TaskError."""
+    return from_unit(read_mapping(ServerArguments, values, what))
 
 
 def what_starts(arguments: ServerArguments) -> dict[str, Any]:
@@ -228,17 +267,21 @@ def what_starts(arguments: ServerArguments) -> dict[str, Any]:
     Time limits are no part of it: a failed verdict is never final, and a passed one does not depend on them.
     """
     check_command(arguments.command)
+    if not arguments.health or not all(path.startswith("/") for path in arguments.health):
+        raise TaskError(f"server: health: a path begins with a slash, not {', '.join(arguments.health) or 'nothing'}")
     return {
         "command": list(arguments.command),
         "environment": gate.text_map(arguments.environment, "server: environment"),
-        "health": arguments.health,
+        "health": list(arguments.health),
     }
 
 
 def check_command(command: Sequence[str]) -> None:
     """Raises TaskError for an empty command, one without a port, and a placeholder that does not exist."""
     if not command:
-        raise TaskError("the server's command is empty", remedy='command: ["{python}", "-m", "…"]')
+        raise TaskError(
+            "the server's command is empty", remedy='command: ["{python}", "-m", "…"], or the `unit` that starts it'
+        )
     for word in command:
         found = re.fullmatch(r"\{(\w+)\}", word)
         if found and found[1] not in PLACEHOLDERS:

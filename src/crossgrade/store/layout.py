@@ -261,6 +261,20 @@ class Store:
         make_folder(path.parent, 0o700)
         write_json(path, verdict.to_json())
 
+    # ---- what a server said of itself
+
+    def _server_info_path(self, number: int) -> Path:
+        return self.folder(number) / "server_info.json"
+
+    def server_info(self, number: int) -> dict[str, Any] | None:
+        """What the server of a generation last said of itself; None where none was asked. Raises StoreError."""
+        path = self._server_info_path(number)
+        return read_record(path) if path.exists() else None
+
+    def write_server_info(self, number: int, info: dict[str, Any]) -> None:
+        """Keep it, readable by its owner only."""
+        write_json(self._server_info_path(number), {"schema": SCHEMA, **info})
+
 
 def _verdict(path: Path) -> Verdict:
     try:

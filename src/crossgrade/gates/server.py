@@ -1,0 +1,151 @@
+"""The verdict on one start of a server and one request to it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from crossgrade.bench.event_stream import EventStreamParser
+from crossgrade.bench.last_words import telling_line
+from crossgrade.bench.one_request import Answer
+from crossgrade.gates.verdict import Finding, Verdict
+from crossgrade.jsontype import JSON
+
+GATE = "server"
+ANSWER_CHARACTERS = 500  # how much of an answer that was not expected is kept as evidence
+GENERATES = ("/v1/completions", "/v1/chat/completions", "/generate")
+_NOT_NUMBERS = frozenset(("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "<unk>", "\N{REPLACEMENT CHARACTER}"))
+_LONGEST_PERIOD = 8  # characters: a token that comes again and again
+_LEAST_REPEATED = 16
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The request of the check: where it went, the status that it must have, and whether a stream was asked for."""
+
+    path: str
+    expect_status: int = 200
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one start of the server showed.
+
+    `problem` is why it did not become healthy, or ended or hung while it was in use, "" for neither. `unhealthy` is the
+    answer about health that it gave after the request, "" for a good one. `stacks` says where the stacks of a server
+    that hung are, `ended_workers` which of its processes ended, `gpu_memory` what became of the GPUs' memory.
+    """
+
+    start_seconds: float = 0.0
+    answer: Answer | None = None
+    problem: str = ""
+    last_words: tuple[str, ...] = ()
+    log: str = ""
+    health_path: str = ""
+    unhealthy: str = ""
+    stacks: str = ""
+    ended_workers: str = ""
+    gpu_memory: str = ""
+    server_info: str = ""
+
+
+def judge_server(observed: Observed, asked: Asked | None) -> Verdict:
+    """Passed when the server became healthy, the request, if any, was answered as expected, and it stayed healthy.
+
+    Processes of it that ended meanwhile are a warning: some servers end helpers that they need no more.
+    """
+    evidence: dict[str, JSON] = {"log": observed.log, "last_words": list(observed.last_words)}
+    if observed.stacks:
+        evidence["stacks"] = observed.stacks
+    if observed.problem:
+        last = telling_line(observed.last_words)
+        reason = f"{observed.problem}: {last}" if last else f"{observed.problem}; it said nothing"
+        return _failed(reason + _stacks(observed), "start", observed.problem, evidence, {})
+    told = {"health_path": observed.health_path, "gpu_memory": observed.gpu_memory, "server_info": observed.server_info}
+    figures: dict[str, JSON] = {"start_seconds": round(observed.start_seconds, 3)}
+    figures |= {name: text for name, text in told.items() if text}
+    reason = f"healthy after {observed.start_seconds:.1f} s"
+    answer = observed.answer
+    if asked is not None and answer is not None:
+        figures |= {"status": answer.status, "answer_seconds": round(answer.seconds, 3)}
+        got = f"status {answer.status}" if answer.status is not None else answer.text
+        reason += f"; {asked.path} answered {got} after {answer.seconds:.1f} s"
+        if problem := _wrong(answer, asked, got):
+            if answer.status is not None:
+                evidence["answer"] = answer.text[:ANSWER_CHARACTERS]
+            return _failed(f"{asked.path}: {problem}{_stacks(observed)}", asked.path, problem, evidence, figures)
+    if observed.unhealthy:
+        problem = f"it was healthy, and after the request {observed.health_path} answered {observed.unhealthy}"
+        return _failed(problem + _stacks(observed), observed.health_path, problem, evidence, figures)
+    if not observed.ended_workers:
+        return Verdict(GATE, "passed", reason, (), figures)
+    warning = Finding("warning", "processes", observed.ended_workers, evidence)
+    return Verdict(GATE, "passed", f"{reason}; {observed.ended_workers}", (warning,), figures)
+
+
+def _failed(reason: str, subject: str, message: str, evidence: dict[str, JSON], figures: dict[str, JSON]) -> Verdict:
+    return Verdict(GATE, "failed", reason, (Finding("failure", subject, message, evidence),), figures)
+
+
+def _stacks(observed: Observed) -> str:
+    return f"; {observed.stacks}" if observed.stacks else ""
+
+
+def _wrong(answer: Answer, asked: Asked, got: str) -> str:
+    """What is wrong with an answer, "" for nothing. Text is looked at where the request is one that generates."""
+    if answer.status != asked.expect_status:
+        return f"{got} instead of status {asked.expect_status}"
+    if answer.status != 200 or asked.path.partition("?")[0] not in GENERATES:
+        return ""
+    try:
+        text = "".join(_streamed(answer.text) if asked.stream else _texts(json.loads(answer.text)))
+    except ValueError as error:
+        return f"status 200, and what it sent is no answer of this interface: {error}"
+    return unfit(text)
+
+
+def _streamed(body: str) -> Iterator[str]:
+    """The text of a stream of events. Raises ValueError for what is none, and for one that ends too early."""
+    events = EventStreamParser().feed(body.encode())
+    for event in events:
+        if event != "[DONE]":
+            yield from _texts(json.loads(event), parts=True)
+    if "[DONE]" not in events:
+        raise ValueError(f"{len(events)} events, then the end without [DONE]")
+
+
+def _texts(document: Any, *, parts: bool = False) -> list[str]:
+    """The generated texts of an answer, or of an event of one (`parts`), which may hold none. Raises ValueError."""
+    if isinstance(document, dict) and isinstance(document.get("text"), str):  # /generate of SGLang
+        return [document["text"]]
+    choices = document.get("choices") if isinstance(document, dict) else None
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise ValueError(f"an object with choices was expected: {json.dumps(document)[:100]}")
+    found = []
+    for choice in choices:
+        message = choice.get("delta" if parts else "message")
+        text = message.get("content") if isinstance(message, dict) else choice.get("text")
+        found.append(text if isinstance(text, str) else "")
+    return found
+
+
+def unfit(text: str) -> str:
+    """Why a generated text cannot be one, "" for nothing: it is empty, not a number, or one token again and again.
+
+    Logits that are NaN often show so: the sampler then takes the same token at each step.
+    """
+    words = text.split()
+    if not words:
+        return "the generated text is empty"
+    if all(word.lower().strip(",;|[]()") in _NOT_NUMBERS for word in words):
+        return f"the generated text is not a number: {text.strip()[:40]!r}"
+    stripped = text.strip()
+    for period in range(1, _LONGEST_PERIOD + 1):
+        unit = stripped[:period]
+        repeated = unit * (len(stripped) // period + 1)
+        if len(stripped) >= max(_LEAST_REPEATED, 3 * period) and repeated.startswith(stripped):
+            return f"the generated text is {unit!r} again and again"
+    return ""
