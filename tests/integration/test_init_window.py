@@ -20,6 +20,15 @@ from crossgrade.playbook.first import Found, playbook_text
 
 SERVER = Path(__file__).parents[1] / "support" / "openai_server.py"
 NEEDS_CUDA = ("preflight", "cuda_toolkit", "cuda_check", "abi_check", "gpu_arch_check")
+# It keeps the state of one unit in a file.
+SYSTEMCTL = """#!/bin/sh
+for word in "$@"; do case "$word" in
+  show) printf 'LoadState=loaded\\nActiveState='; cat FOLDER/state; exit 0 ;;
+  stop) echo inactive >FOLDER/state ;;
+  start|restart) echo active >FOLDER/state ;;
+esac; done
+echo "$@" >>FOLDER/asked
+"""
 
 
 class Upgrade:
@@ -41,8 +50,9 @@ class Upgrade:
                 tiny_venv(folder / "ml-env", wheel)
         programs = folder / "bin"
         programs.mkdir()
-        (programs / "systemctl").write_text(f'#!/bin/sh\necho "$@" >>{folder}/asked\n')
+        (programs / "systemctl").write_text(SYSTEMCTL.replace("FOLDER", str(folder)))
         (programs / "systemctl").chmod(0o755)
+        (folder / "state").write_text("active\n")
         self.playbook = folder / "playbook.yml"
         self.playbook.write_text(yaml.safe_dump(self._without_cuda(), sort_keys=False))
 
@@ -94,7 +104,11 @@ def test_the_unit_is_stopped_for_the_gates_and_restarted_with_the_candidate(tmp_
     upgrade = Upgrade(tmp_path, b"")
     done = upgrade.run()
     assert done.code == 0, done.stderr
-    assert upgrade.asked() == ["stop sglang.service", "restart sglang.service", "start sglang.service"]
+    assert upgrade.asked() == [
+        "--no-ask-password stop sglang.service",
+        "restart sglang.service",
+        "start sglang.service",
+    ]
     assert (tmp_path / "ml-env").resolve() == tmp_path / "root/store/generations/2/venv"
     again = upgrade.run()
     assert again.code == 0, again.stderr
@@ -107,5 +121,9 @@ def test_the_unit_runs_again_after_a_gate_has_failed(tmp_path: Path, fault: byte
     upgrade = Upgrade(tmp_path, fault)
     failed = upgrade.run()
     assert failed.code == 2, failed.stderr
-    assert upgrade.asked() == ["stop sglang.service", "start sglang.service"]
+    assert upgrade.asked() == [
+        "--no-ask-password stop sglang.service",
+        "start sglang.service",
+        "--no-ask-password start sglang.service",  # the undo of `drain`
+    ]
     assert (tmp_path / "ml-env").resolve() == tmp_path / "root/store/generations/1/venv"

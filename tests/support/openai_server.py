@@ -12,6 +12,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -37,7 +39,11 @@ FAULTS = (
     "no_usage",
     "stall",  # the whole process stands still for a second at the twentieth request
     "nonsense",  # text as it comes from logits that are not a number
+    "not_a_number",  # the text is NaN, in good order
+    "sick",  # healthy until the first request, then 503
+    "replace_worker",  # a child process ends during the first request, and another takes its place
 )
+WORDS = ["the", "first", "river", "runs", "past", "nine", "old", "mills", "and", "one", "new", "bridge"]
 
 
 @dataclass
@@ -52,6 +58,10 @@ class Server:
     active: int = 0
     concurrencies: list[int] = field(default_factory=list)  # how many ran when a request began, itself included
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    loads: bool = False  # whether it tells its load, as SGLang does
+    ending: bool = False
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    worker: subprocess.Popen[bytes] | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -77,6 +87,16 @@ class Server:
                 return await self._complete(request, path.rpartition("/")[2], writer)
             finally:
                 self.active -= 1
+                if self.ending and not self.active:
+                    self.idle.set()
+        if path.startswith("/v1/loads") and self.loads:
+            rank = {"dp_rank": 0, "num_running_reqs": self.active, "num_waiting_reqs": 0}
+            return await whole(writer, 200, {"version": "0", "loads": [rank]})
+        if path == "/server_info" and self.loads:
+            return await whole(writer, 200, {"version": "0", "api_key": "correct horse", "tp_size": 8})
+        sick = self.ending or (self.fault == "sick" and self.requests)
+        if path == "/health" and sick:
+            return await whole(writer, 503, {"status": "ending"})
         if path == "/v1/models":
             return await whole(writer, 200, {"object": "list", "data": [{"id": "echo"}]})
         if path == "/server_info" and self.accept_length:
@@ -91,11 +111,15 @@ class Server:
             time.sleep(1.0)  # noqa: ASYNC251 - nobody is served meanwhile: that is what is tested
         if fault == "silent":
             await asyncio.sleep(3600)
+        if fault == "replace_worker" and self.requests == 1:
+            self.replace_worker()
         if fault == "http_500" or (fault == "http_500_sometimes" and self.requests % 20 == 0):
             return await whole(writer, 500, {"error": {"message": "out of memory"}})
-        if api == "completions" and not request.get("stream"):
-            answer = {"index": 0, "text": " tok" * request["max_tokens"], "finish_reason": "length"}
-            return await whole(writer, 200, {"choices": [answer]})
+        if not request.get("stream") and api != "generate" and fault not in ("garbage", "hang", "die", "cut"):
+            text = " ".join(self.word(number) for number in range(request["max_tokens"]))
+            choice = {"text": text} if api == "completions" else {"message": {"content": text}}
+            choice["finish_reason"] = "length"
+            return await whole(writer, 200, {"choices": [{"index": 0, **choice}]})
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         if fault == "garbage":
             await send(writer, bytes(range(256)) * 8)
@@ -130,6 +154,16 @@ class Server:
             yield b"data: " + json.dumps({"text": " tok" * number, "meta_info": meta}).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
 
+    def word(self, number: int) -> str:
+        return {"not_a_number": "NaN", "nonsense": "!"}.get(self.fault, WORDS[number % len(WORDS)])
+
+    def replace_worker(self) -> None:
+        """Let the child process end, and start another by the same command line."""
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker.wait()
+        self.worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+
     async def _events(self, tokens: int, chat: bool) -> AsyncIterator[bytes]:
         """The events of one answer; an empty one means: close the connection."""
         fault = self.fault
@@ -154,7 +188,7 @@ class Server:
                     yield b"data: {broken\n\n"
                 elif fault == "not_utf8":
                     yield b"data: \xff\xfe\n\n"
-            text = "!" if fault == "nonsense" else " tok" * step
+            text = "!" if fault == "nonsense" else "".join(f" {self.word(number + more)}" for more in range(step))
             yield encode({"choices": [{"index": 0, **content(chat, text), "finish_reason": None}]})
         reason = "abort" if fault == "abort" else "length"
         yield encode({"choices": [{"index": 0, **content(chat, ""), "finish_reason": reason}]})
@@ -189,13 +223,19 @@ async def whole(writer: asyncio.StreamWriter, status: int, value: object) -> boo
 
 async def run(options: argparse.Namespace) -> None:
     await asyncio.sleep(options.start_delay)
-    server = Server(options.pace, options.fault, options.first, options.accept_length)
+    server = Server(options.pace, options.fault, options.first, options.accept_length, loads=options.drain)
+    if options.fault == "replace_worker":
+        server.replace_worker()
     listener = await asyncio.start_server(server.serve, options.host, options.port, backlog=256)
     print("listening on port", listener.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for the test
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(
-        signal.SIGTERM, (lambda: None) if options.ignore_sigterm else stopped.set
-    )
+    stopped = server.idle
+
+    def sigterm() -> None:
+        server.ending = options.drain
+        if not options.ignore_sigterm and not (options.drain and server.active):
+            stopped.set()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, sigterm)
     await stopped.wait()
 
 
@@ -211,6 +251,7 @@ def main() -> None:
     parser.add_argument("--fault", choices=FAULTS, default="none")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds before it listens")
     parser.add_argument("--ignore-sigterm", action="store_true")
+    parser.add_argument("--drain", action="store_true", help="tell the load; SIGTERM lets requests finish first")
     asyncio.run(run(parser.parse_args()))
 
 

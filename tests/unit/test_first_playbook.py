@@ -81,6 +81,7 @@ def test_the_whole_transaction(tmp_path: Path) -> None:
     assert tasks["environment_check"] == {"path": "{{ working_env }}"}
     assert tasks["activate"]["restart"] == ["systemctl", "restart", "sglang.service"]
     assert tasks["activate"]["healthy"]["url"] == "http://127.0.0.1:31000/health"
+    assert tasks["drain"] == {"unit": "sglang.service", "port": 31000, "timeout": 300}
     assert tasks["abi_check"]["compare_with"] == "{{ backup.generation }}"
     assert tasks["command"]["argv"] == ["systemctl", "start", "sglang.service"]
     assert "secret" not in text.replace("secrets", "").replace("a secret is not set", "")
@@ -93,6 +94,7 @@ def test_a_unit_of_the_user_and_a_server_started_by_hand(tmp_path: Path) -> None
     loaded(own, tmp_path)
     assert tasks_of(own)["activate"]["restart"] == ["systemctl", "--user", "restart", "q.service"]
     assert "unit" not in tasks_of(own)["activate"]["healthy"]
+    assert tasks_of(own)["drain"]["user_unit"] is True
     by_hand = playbook_text(a_finding(group="0::/user.slice/session-3.scope"))
     loaded(by_hand, tmp_path)
     assert tasks_of(by_hand)["wait_for"] == {"port": 31000, "state": "stopped", "timeout": 900}

@@ -20,6 +20,7 @@ NAMES: dict[str, str] = {
     "cuda_check": "cuda_check",
     "cuda_toolkit": "cuda_toolkit",
     "debug": "debug",
+    "drain": "drain",
     "environment_check": "environment_check",
     "extension_build": "extension_build",
     "experiment": "experiment",

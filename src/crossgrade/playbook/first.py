@@ -307,8 +307,12 @@ def _window(found: Found, one: Mapping[str, str]) -> Iterator[str]:
     yield "  when: candidate.generation != crossgrade_active"
     yield "  block:"
     inner: list[str] = []
-    if unit:
-        inner += task("Stop the working server", "command", {"argv": listed([*control, "stop", unit])})
+    if unit and server is not None:
+        inner += ["# Its requests may finish first. When the run goes back, the unit is started again."]
+        inner += task("Stop the working server", "drain", {
+            "unit": quoted(unit), "port": str(server.port), "timeout": "300",
+            **({"user_unit": "true"} if server.user_unit else {}),
+        })  # fmt: skip
     elif server is not None:
         inner += [
             "# No systemd unit started it: stop it by hand when the run waits here, and start it again afterwards."
