@@ -193,7 +193,7 @@ def _errors_of_a_busy_client(tmp_path: Path, *, by_kernel: bool) -> list[float]:
             return errors_of(result, json.load(answer))
 
     command = (sys.executable, "-m", "crossgrade.bench.paced_echo", "--port", "{port}", "--pace", "0.047")
-    spec = ServerSpec(command, environment=dict(os.environ), health_path="/v1/models", start_timeout=20.0)
+    spec = ServerSpec(command, environment=dict(os.environ), health_paths=("/v1/models",), start_timeout=20.0)
     profile = LoadProfile(requests=1, warmup_requests=0, max_tokens=40, prompts=("stream",), model="echo")
     with launch(spec, tmp_path / "log") as server:
         return asyncio.run(run(server.base_url, profile))

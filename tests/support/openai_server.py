@@ -30,6 +30,7 @@ FAULTS = (
     "cut",  # closes the connection in the middle of the answer
     "hang",  # stops sending in the middle, without closing
     "silent",  # never answers
+    "freeze",  # from the first request on the whole process does nothing any more
     "error_event",  # tells an error inside the stream
     "abort",  # finish_reason abort
     "empty",  # no token
@@ -40,6 +41,7 @@ FAULTS = (
     "stall",  # the whole process stands still for a second at the twentieth request
     "nonsense",  # text as it comes from logits that are not a number
     "not_a_number",  # the text is NaN, in good order
+    "never_healthy",  # 503
     "sick",  # healthy until the first request, then 503
     "replace_worker",  # a child process ends during the first request, and another takes its place
 )
@@ -94,7 +96,7 @@ class Server:
             return await whole(writer, 200, {"version": "0", "loads": [rank]})
         if path == "/server_info" and self.loads:
             return await whole(writer, 200, {"version": "0", "api_key": "correct horse", "tp_size": 8})
-        sick = self.ending or (self.fault == "sick" and self.requests)
+        sick = self.ending or self.fault == "never_healthy" or (self.fault == "sick" and self.requests)
         if path == "/health" and sick:
             return await whole(writer, 503, {"status": "ending"})
         if path == "/v1/models":
@@ -111,6 +113,8 @@ class Server:
             time.sleep(1.0)  # noqa: ASYNC251 - nobody is served meanwhile: that is what is tested
         if fault == "silent":
             await asyncio.sleep(3600)
+        if fault == "freeze":
+            time.sleep(3600)  # noqa: ASYNC251 - that is the fault
         if fault == "replace_worker" and self.requests == 1:
             self.replace_worker()
         if fault == "http_500" or (fault == "http_500_sometimes" and self.requests % 20 == 0):
@@ -222,10 +226,10 @@ async def whole(writer: asyncio.StreamWriter, status: int, value: object) -> boo
 
 
 async def run(options: argparse.Namespace) -> None:
-    await asyncio.sleep(options.start_delay)
     server = Server(options.pace, options.fault, options.first, options.accept_length, loads=options.drain)
-    if options.fault == "replace_worker":
+    if options.worker:
         server.replace_worker()
+    await asyncio.sleep(options.start_delay)
     listener = await asyncio.start_server(server.serve, options.host, options.port, backlog=256)
     print("listening on port", listener.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for the test
     stopped = server.idle
@@ -251,6 +255,7 @@ def main() -> None:
     parser.add_argument("--fault", choices=FAULTS, default="none")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds before it listens")
     parser.add_argument("--ignore-sigterm", action="store_true")
+    parser.add_argument("--worker", action="store_true", help="have a child process with a session of its own")
     parser.add_argument("--drain", action="store_true", help="tell the load; SIGTERM lets requests finish first")
     asyncio.run(run(parser.parse_args()))
 

@@ -65,7 +65,7 @@ class Stack:
             command=tuple(word.replace("{python}", python) for word in self.command),
             environment={"PATH": f"{self.venv / 'bin'}:/usr/bin:/bin", **self.environment},
             cwd=self.work,
-            health_path="/health_generate",
+            health_paths=("/health_generate",),
             start_timeout=600,
             stop_grace=30,
         )

@@ -62,7 +62,7 @@ def ask(base_url: str, path: str, body: Any, timeout: float, silence: float) -> 
                 return over(None, f"no whole answer within {timeout:g} s, {size} bytes of it", late=True)
             link.settimeout(patience())
         if response.length:  # http.client takes an early end for the end
-            return over(None, f"the connection ended {response.length} bytes before the end of the answer")
+            return over(None, f"the connection ended in the middle of the answer, after {size} bytes")
         return over(response.status, b"".join(parts).decode("utf-8", "replace"))
     except TimeoutError:
         if time.monotonic() - started >= timeout:
@@ -70,6 +70,8 @@ def ask(base_url: str, path: str, body: Any, timeout: float, silence: float) -> 
         else:
             text = f"silent for {silence:g} s"
         return over(None, text + (f", {size} bytes of it" if size else ""), late=True)
+    except http.client.IncompleteRead:
+        return over(None, f"the connection ended in the middle of the answer, after {size} bytes")
     except (OSError, http.client.HTTPException) as error:
         text = str(error) or type(error).__name__
         return over(None, text + (f", {size} bytes of an answer" if size else ""))

@@ -71,7 +71,7 @@ def measure_precision(
     spec = ServerSpec(
         (sys.executable, "-m", "crossgrade.bench.paced_echo", "--port", "{port}", "--pace", str(pace)),
         environment=dict(os.environ),
-        health_path="/v1/models",
+        health_paths=("/v1/models",),
         start_timeout=30.0,
     )
     profile = LoadProfile(

@@ -34,7 +34,7 @@ NO_SUCH_PATH = ("404", "405", "501")  # the server is there and knows no such qu
 
 
 class ServerError(TaskError):
-    """A server did not do what it should. `last_words` are the last lines of its log.
+    """A server did not do what it should: `what` says in one line what. `last_words` are the last lines of its log.
 
     `stacks` says what its processes were doing, None where nobody looked.
     """
@@ -45,6 +45,7 @@ class ServerError(TaskError):
             f"{message}; its last words:\n    {words}" if words else f"{message}; it said nothing",
             remedy=f"the whole log: {log}" + (f"; {stacks}" if stacks else ""),
         )
+        self.what = message
         self.log = log
         self.last_words = last_words
         self.stacks = stacks

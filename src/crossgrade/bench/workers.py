@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+EXEC_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ def look_at(pids: Iterable[int]) -> dict[int, Worker]:
             before, _, after = (folder / "stat").read_text(errors="replace").rpartition(")")
             fields = after.split()
             if fields[0] not in ("Z", "X"):
-                command = hash((folder / "cmdline").read_bytes())
-                found[pid] = Worker(int(fields[19]), command, before.partition("(")[2])
+                line = (folder / "cmdline").read_bytes()
+                if not line:  # in the middle of its exec
+                    time.sleep(EXEC_SECONDS)
+                    line = (folder / "cmdline").read_bytes()
+                found[pid] = Worker(int(fields[19]), hash(line), before.partition("(")[2])
     return found

@@ -154,11 +154,11 @@ def observe(
     try:
         with launch(spec, log) as server:
             context.progress(f"healthy after {server.start_seconds:.1f} s")
-            seen = look_at(server, spec, request, silence)
-            seen = replace(seen, server_info=keep_server_info(server.base_url, candidate.number, context))
+            told = keep_server_info(server.base_url, candidate.number, context)
+            seen = replace(look_at(server, spec, request, silence), server_info=told)
     except ServerError as error:
         return Observed(
-            problem=error.message.partition("; its last words:")[0],
+            problem=error.what,
             last_words=error.last_words,
             log=str(error.log),
             stacks=str(error.stacks or ""),
