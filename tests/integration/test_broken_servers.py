@@ -66,7 +66,7 @@ BROKEN = {
         ("--fault", "not_a_number"), "the generated text is not a number: 'NaN NaN", "nonsense_output"
     ),
     "one token again and again": Broken(
-        ("--fault", "nonsense"), "the generated text is '! ' again and again", "nonsense_output"
+        ("--fault", "nonsense"), "the generated text is '!' again and again", "nonsense_output"
     ),
     "never becomes healthy": Broken(
         ("--fault", "never_healthy"),
@@ -185,7 +185,9 @@ def test_a_worker_that_is_replaced_is_told(bench: Bench) -> None:
     assert not outcome.failed
     assert words in outcome.message
     assert "1 of them started again" in outcome.message
+    began = time.monotonic()
     measured = bench.measure("--fault", "replace_worker")
+    told("replaces a worker that ended", "benchmark", measured, began)
     assert not measured.failed
     lost = [finding for finding in measured.values["findings"] if words in finding["message"]]
     assert {finding["subject"] for finding in lost} >= {"new server, pair 1", "new server, pair 2"}

@@ -322,6 +322,39 @@ def test_server_for_gpus_is_not_started_without_a_driver(
     assert pid_file.exists()
 
 
+UNIT = """[Service]
+Environment=NCCL_DEBUG=WARN
+ExecStart=/srv/ml-env/bin/python -m sglang.launch_server --api-key correct-horse --host 0.0.0.0 --port 30000
+"""
+
+
+def test_a_server_as_a_unit_starts_the_working_one(
+    store: Store, host: ModuleHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a free port, from the candidate, without the key that the gates' own requests do not carry."""
+    site = add_generation(store, 2)
+    (site / "sglang").mkdir()
+    code = "import runpy, sys\nassert '--api-key' not in sys.argv\nsys.argv = sys.argv[:1] + sys.argv[-1:]\n"
+    (site / "sglang" / "launch_server.py").write_text(code + "runpy.run_module('small_server', run_name='__main__')\n")
+    units = tmp_path / "home" / ".config" / "systemd" / "user"
+    units.mkdir(parents=True)
+    (units / "sglang.service").write_text(UNIT)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    request = {"path": "/environment"}
+    settings = {"SMALL_INFO": json.dumps({"api_key": "correct-horse", "tp_size": 8})}
+    arguments = server.Arguments(
+        unit="sglang", user_unit=True, generation=2, request=request, environment=settings, start_timeout=20.0
+    )
+    outcome = run_gate(server.MODULE, arguments, host)
+    assert not outcome.failed
+    figures = outcome.values["figures"]
+    assert (figures["health_path"], figures["server_info"]) == ("/health", "kept, from /server_info")
+    assert store.server_info(2) == {"schema": 1, "path": "/server_info", "info": {"api_key": "***", "tp_size": 8}}
+    (units / "sglang.service").write_text(UNIT + "ExecStart=\nExecStart=/usr/bin/true\n")
+    with pytest.raises(TaskError, match="how that starts a server is not known here"):
+        plan_module(server.MODULE, arguments, host)
+
+
 def test_server_that_fails_gives_its_last_words(store: Store, host: ModuleHost) -> None:
     add_generation(store, 2, environment={"SMALL_START": "fail"})
     outcome = run_gate(server.MODULE, server.Arguments(command=COMMAND, generation=2), host)

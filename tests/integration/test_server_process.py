@@ -6,14 +6,19 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.nvml_stub import build_nvml
 
 from crossgrade.bench import server_process
+from crossgrade.bench.gpu_release import GpuMemoryHeldError
 from crossgrade.bench.server_process import ServerSpec, ServerStartError, free_port, launch, listens
+from crossgrade.modules.server import gpus_in_use
 from crossgrade.process import StartError
 
 SERVER = Path(__file__).parents[1] / "support" / "openai_server.py"
@@ -122,6 +127,76 @@ time.sleep(60)
     with pytest.raises(ServerStartError, match="last answer of /health: none within"):
         launch(script(code, start_timeout=1.0), tmp_path / "log").__enter__()
     assert time.monotonic() - started < 5
+
+
+def paths_server(answers: dict[str, list[int]]) -> str:
+    """A server that gives each path its statuses in turn, the last one for good; 404 for all others."""
+    return f"""
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+answers = {answers!r}
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        left = answers.get(self.path, [404])
+        self.send_response(left.pop(0) if len(left) > 1 else left[0]); self.end_headers()
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"/health_generate": [503, 503, 200], "/health": [200]}, "/health_generate"),  # 503 is waited for
+        ({"/health": [503, 200], "/v1/models": [200]}, "/health"),
+        ({"/health_generate": [405], "/v1/models": [200]}, "/v1/models"),
+    ],
+)
+def test_the_first_path_that_the_server_knows_counts(
+    tmp_path: Path, answers: dict[str, list[int]], expected: str
+) -> None:
+    paths = ("/health_generate", "/health", "/v1/models")
+    with launch(replace(script(paths_server(answers)), health_paths=paths), tmp_path / "log") as server:
+        assert server.health_path == expected
+
+
+def test_a_server_that_knows_none_of_the_paths(tmp_path: Path) -> None:
+    asked = replace(script(paths_server({}), start_timeout=1.0), health_paths=("/health", "/v1/models"))
+    with pytest.raises(ServerStartError, match=r"last answer of /v1/models: 404"):
+        launch(asked, tmp_path / "log").__enter__()
+
+
+@pytest.fixture
+def gpu_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with the bytes that NVML's stand-in says are in use on its first GPU, which holds process 1."""
+    folder = build_nvml(tmp_path / "nvml", pid=1)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    used = tmp_path / "used"
+    used.write_text("1000000000")
+    monkeypatch.setenv("NVML_STUB_USED", str(used))
+    return used
+
+
+def test_gpu_memory_that_comes_back_late(tmp_path: Path, gpu_memory: Path) -> None:
+    back = threading.Timer(1.0, gpu_memory.write_text, ("1000000000",))
+    with launch(replace(spec(), gpus=gpus_in_use), tmp_path / "log") as server:
+        gpu_memory.write_text("60000000000")
+        back.start()
+    assert server.gpu_watch.note.startswith("given back after ")
+    assert gpu_memory.read_text() == "1000000000"
+
+
+def test_gpu_memory_that_does_not_come_back(tmp_path: Path, gpu_memory: Path) -> None:
+    watched = replace(spec(), gpus=gpus_in_use, gpu_timeout=0.5)
+    message = r"0.5 s after the server was stopped its GPU memory is not given back: GPU 0 holds 54.9 GiB more"
+    with pytest.raises(GpuMemoryHeldError, match=message), launch(watched, tmp_path / "log") as server:
+        gpu_memory.write_text("60000000000")
+    assert gone(server.pid)
+
+
+def test_without_a_driver_gpus_are_not_watched(tmp_path: Path) -> None:
+    with launch(replace(spec(), gpus=lambda: "no NVIDIA driver on this machine"), tmp_path / "log") as server:
+        pass
+    assert server.gpu_watch.note == "not watched: no NVIDIA driver on this machine"
 
 
 def test_a_program_that_does_not_exist(tmp_path: Path) -> None:

@@ -46,6 +46,19 @@ def test_diff(upgrade: SmallUpgrade) -> None:
     assert upgrade.run("diff", "2", "x").code == 5
 
 
+def test_what_the_servers_say_of_themselves_is_compared(upgrade: SmallUpgrade) -> None:
+    assert '~ version "2.0" -> "3.0"' in upgrade.run("diff", "2", "3").stdout  # by the gate's own starts
+    settings = {"attention_backend": "triton", "port": 1, "sizes": {"tp": 8}, "internal_states": [{"load": 1}]}
+    upgrade.store.write_server_info(2, {"path": "/server_info", "info": settings})
+    newer = {"attention_backend": "flashinfer", "port": 2, "sizes": {"tp": 4}, "internal_states": [{"load": 2}]}
+    upgrade.store.write_server_info(3, {"path": "/server_info", "info": newer})
+    answer = upgrade.run("diff", "2", "3")
+    assert 'attention_backend "triton" -> "flashinfer"' in answer.stdout
+    assert "sizes.tp 8 -> 4" in answer.stdout
+    told = json.loads(upgrade.run("diff", "2", "3", "--json").stdout)
+    assert [each["name"] for each in told["server"]] == ["attention_backend", "sizes.tp"]  # no port, no states
+
+
 def test_native_libraries_are_compared_by_what_they_need(upgrade: SmallUpgrade, tmp_path: Path) -> None:
     from crossgrade.store.manifest import build_manifest, write_manifest
 

@@ -35,7 +35,10 @@ def answered(body: Any, asked: Asked = COMPLETIONS) -> str:
         ("-inf", "not a number"),
         ("\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}", "not a number"),
         ("!" * 64, "'!' again and again"),
-        (" the the the the the the the", "'the ' again and again"),
+        ("! " * 16, "'!' again and again"),
+        ("?!" * 32, "'?!' again and again"),
+        (" the the the the the the the", ""),
+        ("7" * 64, ""),
         ("-" * 10, ""),  # a short rule
         ("1, 2, 3, 4, 5, 6, 7, 8, 9", ""),
     ],

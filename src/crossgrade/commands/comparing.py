@@ -11,6 +11,7 @@ from typing import Any
 from crossgrade.commands.common import existing_store, generation_number, guarded, people, request_from
 from crossgrade.engine.request import Request
 from crossgrade.errors import ExitCode
+from crossgrade.knowledge import table
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
 from crossgrade.store import difference
@@ -52,6 +53,9 @@ def compare_generations(store: Store, one: int, other: int) -> Difference:
         _libraries(store, (one, manifests[0]), (other, manifests[1]), files),
         difference.gate_pairs(store.verdicts(one), store.verdicts(other)),
         files,
+        difference.server_pairs(
+            store.server_info(one), store.server_info(other), (str(row["name"]) for row in table("server_settings"))
+        ),
     )
 
 
@@ -83,13 +87,14 @@ def _native(path: Path) -> str:
 
 
 def _lines(found: Difference, *, all_files: bool) -> Iterator[Line]:
-    if found.identical and not found.gates:
+    if found.identical and not found.gates and not found.server:
         yield Line(f"generations {found.one} and {found.other} are the same, but for the places that they name", "ok")
         return
     yield from _section("dists", found.dists)
     yield from _section("settings", found.settings)
     yield from _section("native libraries", found.libraries)
     yield from _section("gates", found.gates)
+    yield from _section("what the servers say of themselves", found.server)
     files = found.files
     before, after = files.sizes
     yield Line(

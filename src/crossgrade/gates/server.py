@@ -17,7 +17,7 @@ GATE = "server"
 ANSWER_CHARACTERS = 500  # how much of an answer that was not expected is kept as evidence
 GENERATES = ("/v1/completions", "/v1/chat/completions", "/generate")
 _NOT_NUMBERS = frozenset(("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "<unk>", "\N{REPLACEMENT CHARACTER}"))
-_LONGEST_PERIOD = 8  # characters: a token that comes again and again
+_LONGEST_PERIOD = 3  # characters: a token of signs that comes again and again
 _LEAST_REPEATED = 16
 
 
@@ -133,19 +133,20 @@ def _texts(document: Any, *, parts: bool = False) -> list[str]:
 
 
 def unfit(text: str) -> str:
-    """Why a generated text cannot be one, "" for nothing: it is empty, not a number, or one token again and again.
+    """Why a generated text cannot be one, "" for nothing: it is empty, not a number, or one sign again and again.
 
-    Logits that are NaN often show so: the sampler then takes the same token at each step.
+    Logits that are NaN often show so: the sampler then takes the same token at each step. A word that is repeated is
+    not judged here, for a small model may do that.
     """
     words = text.split()
     if not words:
         return "the generated text is empty"
     if all(word.lower().strip(",;|[]()") in _NOT_NUMBERS for word in words):
         return f"the generated text is not a number: {text.strip()[:40]!r}"
-    stripped = text.strip()
+    signs = "".join(words)
     for period in range(1, _LONGEST_PERIOD + 1):
-        unit = stripped[:period]
-        repeated = unit * (len(stripped) // period + 1)
-        if len(stripped) >= max(_LEAST_REPEATED, 3 * period) and repeated.startswith(stripped):
+        unit = signs[:period]
+        repeated = unit * (len(signs) // period + 1)
+        if len(signs) >= _LEAST_REPEATED and repeated.startswith(signs) and not any(map(str.isalnum, unit)):
             return f"the generated text is {unit!r} again and again"
     return ""

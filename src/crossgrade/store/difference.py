@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,7 +36,11 @@ class Files:
 
 @dataclass(frozen=True)
 class Difference:
-    """Everything that differs. `libraries` are native files: what each is called and needs, before and after."""
+    """Everything that differs. `libraries` are native files: what each is called and needs, before and after.
+
+    `server` is what the servers said of themselves when they were last started; like the verdicts it is no part of the
+    generation.
+    """
 
     one: int
     other: int
@@ -44,6 +49,7 @@ class Difference:
     libraries: tuple[Pair, ...]
     gates: tuple[Pair, ...]
     files: Files
+    server: tuple[Pair, ...] = ()
 
     @property
     def identical(self) -> bool:
@@ -84,6 +90,30 @@ def _settings(generation: Generation) -> dict[str, str]:
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in values.items()}
+
+
+def server_pairs(
+    one: Mapping[str, Any] | None, other: Mapping[str, Any] | None, volatile: Iterable[str]
+) -> tuple[Pair, ...]:
+    """The servers' settings that differ, without those named by `volatile`; none where one of the two told nothing."""
+    if one is None or other is None:
+        return ()
+    left_out = frozenset(volatile)
+    return pairs(
+        *(
+            {name: text for name, text in _flat(each["info"]) if name.split(".")[0] not in left_out}
+            for each in (one, other)
+        )
+    )
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every setting by its dotted name, lists as they are."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, json.dumps(value)
 
 
 def file_difference(one: Manifest, other: Manifest) -> Files:

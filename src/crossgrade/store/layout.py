@@ -3,6 +3,7 @@
     ROOT/store.json               schema, path of the active link
     ROOT/journal.db  ROOT/lock
     ROOT/generations/N/           generation.json  manifest.jsonl  venv/  caches/  verdicts/KEY.json  answers/KEY.json
+                                  server_info.json
     ROOT/toolkits/DIGEST/         a CUDA toolkit, shared by generations; toolkit.json marks it complete
     ROOT/wheels/KEY/              a wheel that was built here; wheel.json marks it complete
     ROOT/build-environments/D/    a venv that builds run in, named by its lock; build-environment.json marks it complete
