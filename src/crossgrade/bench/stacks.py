@@ -77,7 +77,7 @@ def dump_stacks(pids: Sequence[int], target: Path, program: Path | None, environ
 
 def _python_stacks(pid: int, program: Path, timeout: float, environment: Mapping[str, str]) -> tuple[str, str]:
     """The stacks, or why there are none: the process is no Python, or may not be traced."""
-    argv = [str(program), "dump", "--pid", str(pid)]
+    argv = [str(program), "dump", "--full-filenames", "--pid", str(pid)]
     try:
         completed = run_process(argv, env=environment, timeout=timeout, grace=1.0)
     except StartError as error:
