@@ -189,7 +189,7 @@ def test_a_server_without_log_probabilities(host: ModuleHost) -> None:
         ("fault:500:0.1", "failed: http_status: 500"),
         ("500", "failed: http_status: 500"),
         ("uniform", "all 48 prompts have the same answer"),
-        ("die", "failed: disconnected"),
+        ("die", "the server ended by itself while it was in use (exit code 3"),
     ],
 )
 def test_hard_failures(host: ModuleHost, answers: str, words: str) -> None:

@@ -57,16 +57,14 @@ BROKEN = {
     "closes the connection in the middle": Broken(
         ("--fault", "cut"), "the connection ended in the middle of the answer, after", "truncated_stream", stream=True
     ),
-    "answers 500 every twentieth time": Broken(("--fault", "http_500_sometimes"), PASSED, "http_status (new)"),
-    "answers 500 always": Broken(("--fault", "http_500"), "status 500 instead of status 200", "http_status (new)"),
-    "streams garbage": Broken(
-        ("--fault", "garbage"), "what it sent is no answer of this interface", "malformed_stream", stream=True
-    ),
+    "answers 500 every twentieth time": Broken(("--fault", "http_500_sometimes"), PASSED, "failed requests: "),
+    "answers 500 always": Broken(("--fault", "http_500"), "status 500 instead of status 200", "failed requests: "),
+    "streams garbage": Broken(("--fault", "garbage"), "malformed_stream", "malformed_stream", stream=True),
     "text that is not a number": Broken(
-        ("--fault", "not_a_number"), "the generated text is not a number: 'NaN NaN", "nonsense_output"
+        ("--fault", "not_a_number"), "the answer has numbers that are none: 24 of 24 words", "nonsense_output"
     ),
     "one token again and again": Broken(
-        ("--fault", "nonsense"), "the generated text is '!' again and again", "nonsense_output"
+        ("--fault", "nonsense"), "the answer repeats itself without end", "nonsense_output"
     ),
     "never becomes healthy": Broken(
         ("--fault", "never_healthy"),

@@ -122,8 +122,7 @@ class Server:
         if not request.get("stream") and api != "generate" and fault not in ("garbage", "hang", "die", "cut"):
             text = " ".join(self.word(number) for number in range(request["max_tokens"]))
             choice = {"text": text} if api == "completions" else {"message": {"content": text}}
-            choice["finish_reason"] = "length"
-            return await whole(writer, 200, {"choices": [{"index": 0, **choice}]})
+            return await whole(writer, 200, {"choices": [{"index": 0, **choice, "finish_reason": "length"}]})
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         if fault == "garbage":
             await send(writer, bytes(range(256)) * 8)

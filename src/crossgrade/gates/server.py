@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from crossgrade.bench.answers import Answer as Arrived
+from crossgrade.bench.answers import RequestError
 from crossgrade.bench.event_stream import EventStreamParser
+from crossgrade.bench.given_answers import PATHS, Endpoint, read_answer
 from crossgrade.bench.last_words import telling_line
 from crossgrade.bench.one_request import Answer
+from crossgrade.gates.answer_faults import WORDS, fault_of
 from crossgrade.gates.verdict import Finding, Verdict
 from crossgrade.jsontype import JSON
 
 GATE = "server"
 ANSWER_CHARACTERS = 500  # how much of an answer that was not expected is kept as evidence
-GENERATES = ("/v1/completions", "/v1/chat/completions", "/generate")
-_NOT_NUMBERS = frozenset(("nan", "inf", "-inf", "+inf", "infinity", "-infinity", "<unk>", "\N{REPLACEMENT CHARACTER}"))
-_LONGEST_PERIOD = 3  # characters: a token of signs that comes again and again
-_LEAST_REPEATED = 16
+GENERATES: Mapping[str, Endpoint] = {path: endpoint for endpoint, path in PATHS.items()}
 
 
 @dataclass(frozen=True)
@@ -100,53 +100,26 @@ def _wrong(answer: Answer, asked: Asked, got: str) -> str:
         return f"{got} instead of status {asked.expect_status}"
     if answer.status != 200 or asked.path.partition("?")[0] not in GENERATES:
         return ""
+    endpoint = GENERATES[asked.path.partition("?")[0]]
     try:
-        text = "".join(_streamed(answer.text) if asked.stream else _texts(json.loads(answer.text)))
+        return _streamed(answer.text, endpoint) if asked.stream else _whole(answer.text, endpoint)
     except ValueError as error:
         return f"status 200, and what it sent is no answer of this interface: {error}"
-    return unfit(text)
 
 
-def _streamed(body: str) -> Iterator[str]:
-    """The text of a stream of events. Raises ValueError for what is none, and for one that ends too early."""
-    events = EventStreamParser().feed(body.encode())
-    for event in events:
-        if event != "[DONE]":
-            yield from _texts(json.loads(event), parts=True)
-    if "[DONE]" not in events:
-        raise ValueError(f"{len(events)} events, then the end without [DONE]")
+def _whole(body: str, endpoint: Endpoint) -> str:
+    """What is wrong with a whole answer. Raises ValueError for what is none."""
+    fault = fault_of(read_answer(endpoint, json.loads(body)))
+    return f"the answer {WORDS[fault.kind]}: {fault.detail}" if fault else ""
 
 
-def _texts(document: Any, *, parts: bool = False) -> list[str]:
-    """The generated texts of an answer, or of an event of one (`parts`), which may hold none. Raises ValueError."""
-    if isinstance(document, dict) and isinstance(document.get("text"), str):  # /generate of SGLang
-        return [document["text"]]
-    choices = document.get("choices") if isinstance(document, dict) else None
-    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-        raise ValueError(f"an object with choices was expected: {json.dumps(document)[:100]}")
-    found = []
-    for choice in choices:
-        message = choice.get("delta" if parts else "message")
-        text = message.get("content") if isinstance(message, dict) else choice.get("text")
-        found.append(text if isinstance(text, str) else "")
-    return found
-
-
-def unfit(text: str) -> str:
-    """Why a generated text cannot be one, "" for nothing: it is empty, not a number, or one sign again and again.
-
-    Logits that are NaN often show so: the sampler then takes the same token at each step. A word that is repeated is
-    not judged here, for a small model may do that.
-    """
-    words = text.split()
-    if not words:
-        return "the generated text is empty"
-    if all(word.lower().strip(",;|[]()") in _NOT_NUMBERS for word in words):
-        return f"the generated text is not a number: {text.strip()[:40]!r}"
-    signs = "".join(words)
-    for period in range(1, _LONGEST_PERIOD + 1):
-        unit = signs[:period]
-        repeated = unit * (len(signs) // period + 1)
-        if len(signs) >= _LEAST_REPEATED and repeated.startswith(signs) and not any(map(str.isalnum, unit)):
-            return f"the generated text is {unit!r} again and again"
+def _streamed(body: str, endpoint: Endpoint) -> str:
+    """What is wrong with a stream of events."""
+    arrived = Arrived(endpoint)
+    try:
+        for event in EventStreamParser().feed(body.encode()):
+            arrived.take(event, 0.0)
+        arrived.check_end("text/event-stream")
+    except RequestError as error:
+        return f"{error.kind}: {error.detail[:ANSWER_CHARACTERS]}"
     return ""
