@@ -189,7 +189,6 @@ def test_a_server_without_log_probabilities(host: ModuleHost) -> None:
         ("fault:500:0.1", "failed: http_status: 500"),
         ("500", "failed: http_status: 500"),
         ("uniform", "all 48 prompts have the same answer"),
-        ("die", "the server ended by itself while it was in use (exit code 3"),
     ],
 )
 def test_hard_failures(host: ModuleHost, answers: str, words: str) -> None:
@@ -197,6 +196,12 @@ def test_hard_failures(host: ModuleHost, answers: str, words: str) -> None:
     assert outcome.values["verdict"] == "failed"
     assert words in outcome.message
     assert "concurrency 1, pass 1" in outcome.message
+
+
+def test_a_server_that_dies_is_named_by_how_it_ended(host: ModuleHost) -> None:
+    outcome = new_answers(host, "die")
+    assert outcome.values["verdict"] == "failed"
+    assert "the new server: the server ended by itself while it was in use (exit code 3" in outcome.message
 
 
 def test_a_server_that_hangs_is_not_waited_for_long(host: ModuleHost) -> None:
