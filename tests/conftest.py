@@ -19,6 +19,7 @@ ALONE = {
     "test_benchmark_loads.py",
     "test_benchmark_module.py",
     "test_contention.py",
+    "test_experiments.py",
     "test_kill.py",
     "test_load.py",
     "test_process.py",

@@ -241,7 +241,7 @@ def test_a_matrix_and_its_documents(host: ModuleHost, tmp_path: Path, playbook: 
 
 def test_an_interrupted_matrix_goes_on_where_it_stopped(host: ModuleHost, tmp_path: Path, playbook: Path) -> None:
     argv = [str(PROGRAM), "experiments", "--playbook", str(playbook), "--root", str(tmp_path)]
-    long = ["-e", "requests=400"]  # the third row takes long enough to be caught in it
+    long = ["-e", "requests=60"]  # the third row takes long enough to be caught in it
     process = subprocess.Popen(argv + long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
         deadline = time.monotonic() + 120
