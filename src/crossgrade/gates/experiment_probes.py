@@ -76,13 +76,14 @@ class Files(Protocol):
 class Place:
     """A file in which something may stand; `name` and `keyword` say what, "" where the kind of probe needs none.
 
-    `says` is what it means there, where that differs by place.
+    `says` is what it means there, and `text` what stands there, where these differ by place.
     """
 
     file: str
     name: str = ""
     keyword: str = ""
     says: str = ""
+    text: str = ""
 
 
 def look(probe: Row, files: Files, target: Target, versions: Mapping[str, str]) -> Iterator[Reading]:
@@ -115,9 +116,8 @@ def _missing(probe: Row, about: str, places: list[Place]) -> Reading:
 
 
 def _place(value: Row) -> Place:
-    return Place(
-        str(value["file"]), str(value.get("name", "")), str(value.get("keyword", "")), str(value.get("says", ""))
-    )
+    name, keyword, says, text = (str(value.get(word, "")) for word in ("name", "keyword", "says", "text"))
+    return Place(str(value["file"]), name, keyword, says, text)
 
 
 def _rows(value: JSON) -> list[Row]:
@@ -197,8 +197,8 @@ def _refused_if(probe: Row, place: Place, tree: ast.Module, files: Files, target
 
 def _forced(probe: Row, place: Place, tree: ast.Module, files: Files, target: Target) -> Reading | None:  # noqa: ARG001
     lines: tuple[int | None, ...]
-    if "text" in probe:
-        lines = (probes.text_line(tree, str(probe["text"])),)
+    if text := place.text or str(probe.get("text", "")):
+        lines = (probes.text_line(tree, text),)
     elif place.name:
         lines = (probes.member_line(tree, place.name, str(probe["member"])),)
     else:

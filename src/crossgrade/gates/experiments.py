@@ -231,7 +231,7 @@ def spelled(experiment: Experiment, version: str) -> tuple[str, ...]:
     """The experiment's flags as a version of its server calls them. Pure."""
     from crossgrade.facts.launch_line import LaunchLine, grouped, reached, translate
 
-    more = [word for since, flags in experiment.more_flags if reached(since, version) for word in flags]
+    more = next((flags for since, flags in reversed(experiment.more_flags) if reached(since, version)), ())
     line = LaunchLine(experiment.engine, (), grouped([*experiment.flags, *more]))
     return translate(line, version).line.words
 
