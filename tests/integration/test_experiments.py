@@ -23,7 +23,7 @@ from crossgrade.store.experiments import read_records
 pytestmark = pytest.mark.usefixtures("site")
 
 SERVER = {"command": ["{python}", "-m", "small_server", "{port}"], "start_timeout": 30}
-QUICK: dict[str, Any] = {"requests": 3, "max_tokens": 10, "pairs": 1, "noise": 0.2}
+QUICK: dict[str, Any] = {"requests": 6, "max_tokens": 10, "pairs": 1, "noise": 0.2}
 NO_FILE = [{"kind": "architecture_list", "about": "its kernels", "places": [{"file": "engine.py", "name": "build",
             "keyword": "majors"}]}]  # fmt: skip
 
@@ -41,7 +41,7 @@ def host(tmp_path: Path) -> ModuleHost:
 
 @pytest.fixture
 def site(host: ModuleHost) -> Path:
-    found = add_generation(host.store, 1, environment={"SMALL_TOKEN_SECONDS": "0.006"})
+    found = add_generation(host.store, 1, environment={"SMALL_TOKEN_SECONDS": "0.02"})
     activate(host.store, 1)
     return found
 
@@ -63,12 +63,16 @@ def try_it(host: ModuleHost, asked: experiment.Arguments) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "outcome"),
-    [("0.002", "unblocked and faster"), ("0.02", "unblocked and slower"), ("0.0061", "unblocked, no difference shown")],
+    ("seconds", "noise", "outcome"),
+    [
+        ("0.002", 0.2, "unblocked and faster"),
+        ("0.08", 0.2, "unblocked and slower"),
+        ("0.0201", 0.9, "unblocked, no difference shown"),
+    ],
 )
-def test_speeds(host: ModuleHost, seconds: str, outcome: str) -> None:
+def test_speeds(host: ModuleHost, seconds: str, noise: float, outcome: str) -> None:
     own = {"environment": {"SMALL_TOKEN_SECONDS": seconds}, "concurrencies": [1, 2]}
-    said = try_it(host, arguments("own", own))
+    said = try_it(host, arguments("own", own, noise=noise))
     assert said.values["outcome"] == outcome, said.message
     assert [each["concurrency"] for each in said.values["measured"]] == [1, 2]
     record = read_records(host.store.root).records[-1]
@@ -110,6 +114,10 @@ def test_blocked_as_before_in_another_way_and_in_silence(host: ModuleHost) -> No
     assert "never says that it is used" in said.message
     shown = {"environment": {"SMALL_SAYS": "workspace built"}, "shown": [{"pattern": "workspace built"}]}
     assert try_it(host, arguments("said", shown)).values["outcome"].startswith("unblocked")
+    secret = {"environment": {"SMALL_SAYS": "fusion is disabled (api_key='sk-abcdefghijklmnopqrstuvwxyz')"}}
+    said = try_it(host, arguments("secret", {**secret, "refused": ["fusion is disabled"]}))
+    assert str(said.values["evidence"][0]).startswith("fusion is disabled (api_key=")
+    assert "abcdefghij" not in str(read_records(host.store.root).records[-1]["evidence"])
     said = try_it(host, arguments("errors", {"environment": {"SMALL_FAIL_REQUESTS": "1"}}))
     assert "requests failed at concurrency 1 (" in said.message
     assert "http_status" in said.message
@@ -181,7 +189,7 @@ PLAYBOOK = """
     variants:
       quick: {title: Quick, environment: {SMALL_TOKEN_SECONDS: "0.002"}}
       crash: {title: Crash, environment: {SMALL_START: fail}, failures: [missing_library]}
-      slow: {title: Slow, environment: {SMALL_TOKEN_SECONDS: "0.02"}}
+      slow: {title: Slow, environment: {SMALL_TOKEN_SECONDS: "0.08"}}
   tasks:
     - name: Try
       experiment:
@@ -189,7 +197,7 @@ PLAYBOOK = """
         generation: "{{ crossgrade_active }}"
         server: {command: ["{python}", -m, small_server, "{port}"], start_timeout: 30}
         variant: "{{ variants[item] }}"
-        requests: "{{ requests | default(3) }}"
+        requests: "{{ requests | default(6) }}"
         max_tokens: 10
         pairs: 1
         noise: 0.2
@@ -241,7 +249,7 @@ def test_a_matrix_and_its_documents(host: ModuleHost, tmp_path: Path, playbook: 
 
 def test_an_interrupted_matrix_goes_on_where_it_stopped(host: ModuleHost, tmp_path: Path, playbook: Path) -> None:
     argv = [str(PROGRAM), "experiments", "--playbook", str(playbook), "--root", str(tmp_path)]
-    long = ["-e", "requests=60"]  # the third row takes long enough to be caught in it
+    long = ["-e", "requests=20"]  # the third row takes long enough to be caught in it
     process = subprocess.Popen(argv + long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
         deadline = time.monotonic() + 120

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 from tests.support.commands import crossgrade
+from tests.support.toolkits import uv_program
 
 from crossgrade.gates.experiment_probes import Target
 from crossgrade.gates.experiments import Sources, StaticAnswer, ask_sources, experiments, parser_question
@@ -92,6 +97,39 @@ def test_flashinfer_a2a_may_be_tried_under_conditions() -> None:
 def test_pcie_allreduce_is_new() -> None:
     assert answers(NEW)["pcie_ipc_allreduce"].answer == "can be tried"
     assert "this version has none" in answers(OLD)["pcie_ipc_allreduce"].reasons[0].text
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("version", ["0.5.10", "0.5.13", "0.5.14", "0.5.17", "0.5.20", "0.5.21", "0.5.22"])
+def test_the_probes_know_the_places_of_every_version_between(version: str, tmp_path: Path) -> None:
+    """SGLang and the FlashInfer that it asks for, as sources only."""
+    fetch(tmp_path, f"sglang=={version}")
+    metadata = (tmp_path / f"sglang-{version}.dist-info" / "METADATA").read_text()
+    asked = re.search(r"^Requires-Dist: flashinfer[-_]python(?:\[\w+\])? ?==([\w.]+)", metadata, re.MULTILINE)
+    assert asked is not None
+    fetch(tmp_path, f"flashinfer-python=={asked[1]}")
+    known = list(experiments().values())
+    target = Target(12, 0, 8, False, "13.0")
+    versions = {"sglang": version, "nvidia-nccl-cu13": "2.28.9"}
+    said = ask_sources(known, Sources(tmp_path), target, versions, parser_question(tmp_path, known, version))
+    refusals = {each.experiment.name for each in said if each.answer == "refused"}
+    new = Version(version) >= Version("0.5.22")  # 0.5.21 knows it, and asks for a FlashInfer without it
+    blocked = {"flashinfer_allreduce_fusion", "custom_allreduce", "torch_symmetric_memory"}
+    assert refusals == (blocked if new else {*blocked, "pcie_ipc_allreduce"})
+    unknown = [
+        (each.experiment.name, reading.text)
+        for each in said
+        for reading in each.readings
+        if reading.answer == "unknown" and (new or each.experiment.name != "pcie_ipc_allreduce")
+    ]
+    assert unknown == []
+    attention = [reading for each in said for reading in each.conditions if reading.text.startswith("attention: ")]
+    assert bool(attention) == (Version(version) >= Version("0.5.13"))
+
+
+def fetch(folder: Path, requirement: str) -> None:
+    argv = [uv_program(), "pip", "install", "--quiet", "--no-deps", "--prerelease=allow", "--target", str(folder)]
+    subprocess.run([*argv, requirement], check=True, env={**os.environ, "UV_CACHE_DIR": str(KEPT / "downloads")})
 
 
 def test_the_command_reads_and_changes_nothing(tmp_path: Path) -> None:

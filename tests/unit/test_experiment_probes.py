@@ -177,8 +177,14 @@ def test_the_table_holds_together() -> None:
     assert spelled(fusion, "0.5.9") == ("--enable-flashinfer-allreduce-fusion",)
     assert spelled(fusion, "0.5.23") == ("--flashinfer-allreduce-fusion-backend", "auto")
     assert spelled(find_experiment("cuda_graph_max_bs_512"), "0.5.23") == ("--cuda-graph-max-bs-decode", "512")
-    assert "--attn-dp-size" not in spelled(find_experiment("expert_parallelism_flashinfer"), "0.5.9")
-    assert fusion.shown_by("0.5.9") != fusion.shown_by("0.5.23")
+    experts = find_experiment("expert_parallelism_flashinfer")
+    for version, more in {
+        "0.5.9": (),
+        "0.5.13": ("--dp-size", "{gpus}", "--enable-dp-attention"),
+        "0.5.23": ("--attn-dp-size", "{gpus}"),
+    }.items():
+        assert spelled(experts, version) == (*experts.flags, *more)
+    assert fusion.shown_by("0.5.9") == fusion.shown_by("0.5.13") != fusion.shown_by("0.5.14")
 
 
 def test_experiments_of_a_playbook() -> None:

@@ -265,15 +265,21 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         result = try_variant(arguments, state, context)
     record = record_of(result, state)
     append_record(context.store.root, record)
-    return Outcome(values=values_of(record), changed=False, message=f"{result.outcome}: {result.reason}")
+    return Outcome(values=values_of(record), changed=False, message=f"{record['outcome']}: {record['reason']}")
 
 
 def record_of(result: Result, state: State) -> dict[str, JSON]:
     from datetime import datetime, timezone
 
     from crossgrade.facts.launch_line import read_line
+    from crossgrade.failures.secrets import without_secrets
 
     line = read_line(state.variant.command)  # shown without its secrets
+    shown = replace(  # what a server wrote goes into documents that others may read
+        result,
+        reason=without_secrets(result.reason),
+        evidence=tuple(map(without_secrets, result.evidence)),
+    )
     generation = state.candidate.generation
     return {
         "key": state.key,
@@ -286,8 +292,9 @@ def record_of(result: Result, state: State) -> dict[str, JSON]:
         "version": f"{state.experiment.engine} {state.version}".strip(),
         "command": list(line.concealed().words if line else state.variant.command),
         "environment": dict(state.experiment.environment),
+        "difference": state.static.difference,
         "static": state.static.answer,
-        **result.to_json(),
+        **shown.to_json(),
     }
 
 

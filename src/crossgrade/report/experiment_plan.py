@@ -66,7 +66,7 @@ def _block(row: TableRow, old: str) -> Iterator[str]:
     if row.difference:
         yield f"- Tried with: `{row.difference}`"
     yield f"- Before: {_line(row.before) or 'not known'}"
-    yield f"- Now: {f'**{row.outcome}**: ' if row.outcome else ''}{_line(row.after)}"
+    yield f"- Now: {f'**{row.outcome}**: ' if row.outcome else ''}{_line(row.after) or 'not tried yet'}"
     for line in row.evidence:
         yield f"    - `{_line(line).replace('`', chr(39))}`"
     yield ""

@@ -16,11 +16,20 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .5rem .7rem; border-bottom: 1px solid #8886; }
+th, td { text-align: left; vertical-align: top; padding: .5rem .7rem; border-bottom: 1px solid #8886; overflow-wrap: anywhere; }
+th { overflow-wrap: normal; }
 code { font-size: .85em; overflow-wrap: anywhere; }
 .outcome { font-weight: 600; }
 .faster { color: light-dark(#116329, #57d27a); }
 .slower, .mixed { color: light-dark(#8a4b00, #f0b060); }
+@media (max-width: 45rem) {
+  thead { display: none; }
+  table, tbody { display: block; }
+  tr { display: block; padding: .8rem 0; border-bottom: 1px solid #8886; }
+  td { display: block; border: 0; padding: .1rem 0; }
+  td:first-child { font-weight: 600; }
+  td:nth-child(2)::before { content: "Before: "; }
+}
 .blocked { color: light-dark(#a40e26, #ff8f8f); }
 """
 
@@ -62,7 +71,7 @@ def _row(name: str, known: Experiment | None, records: Sequence[Record], static:
         earlier = [record for record in history if record.get("generation") != last.get("generation")]
         if earlier:
             before = f"{earlier[-1]['outcome']} (generation {earlier[-1].get('generation')}): {earlier[-1]['reason']}"
-    difference = static.difference if static else _difference(last)
+    difference = static.difference if static else str((last or {}).get("difference", ""))
     evidence: tuple[str, ...]
     if last is not None:
         outcome, after = str(last["outcome"]), str(last["reason"])
@@ -72,14 +81,10 @@ def _row(name: str, known: Experiment | None, records: Sequence[Record], static:
     return TableRow(name, title, difference, before, outcome, after, evidence, history)
 
 
-def _difference(record: Record | None) -> str:
-    return " ".join(f"{name}={value}" for name, value in dict((record or {}).get("environment", {})).items())
-
-
 def static_words(static: StaticAnswer | None) -> tuple[str, tuple[str, ...]]:
     """What the sources say, in one line, and the lines that say it."""
     if static is None:
-        return "not tried yet", ()
+        return "", ()
     said = static.reasons or static.conditions
     text = "; ".join(reading.text for reading in said)
     quotes = tuple(str(quote) for reading in said for quote in reading.quotes)
