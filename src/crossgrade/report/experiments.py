@@ -16,8 +16,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .5rem .7rem; border-bottom: 1px solid #8886; overflow-wrap: anywhere; }
-th { overflow-wrap: normal; }
+th, td { text-align: left; vertical-align: top; padding: .5rem .7rem; border-bottom: 1px solid #8886; }
+td { overflow-wrap: anywhere; }
 code { font-size: .85em; overflow-wrap: anywhere; }
 .outcome { font-weight: 600; }
 .faster { color: light-dark(#116329, #57d27a); }
