@@ -68,6 +68,7 @@ def _turns(journal: Journal) -> list[Turn]:
 
 
 def _gc(options: Options, request: Request) -> int:
+    from crossgrade.bench.history import update_index
     from crossgrade.store.gc import collect
 
     keep = number("keep", options["keep"])
@@ -75,6 +76,7 @@ def _gc(options: Options, request: Request) -> int:
         raise WrongOptionsError("--keep needs a whole number")
     store = existing_store(request)
     with _settled(options, request) as journal:
+        update_index(store)  # what was measured stays on record, whatever goes
         collected = collect(store, predecessor=_predecessor(store, journal), turns=_turns(journal), keep=keep)
     if options["json"]:
         sys.stdout.write(dumps({"schema": SCHEMA, **asdict(collected)}) + "\n")

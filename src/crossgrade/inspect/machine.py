@@ -171,7 +171,7 @@ def plan_basis(
     except (StartError, ValueError) as error:
         gcc = f"unknown: {error}"
     driver = driver_version(system)
-    gpus: JSON = [f"{gpu.name} {gpu.uuid}" for gpu in _listed_gpus(system)] if driver is not None else None
+    gpus: JSON = [f"{gpu.name} {gpu.uuid}" for gpu in listed_gpus(system)] if driver is not None else None
     return {"driver": driver, "gpus": gpus, "glibc": glibc_version(), "gcc": gcc}
 
 
@@ -316,7 +316,7 @@ def _gpus(
     if driver is None:
         unknown["gpus"] = unknown["driver"]
         return ()
-    listed = _listed_gpus(system)
+    listed = listed_gpus(system)
     try:
         answered = _asked_gpus(variables, runner)
     except (StartError, ValueError) as error:
@@ -339,7 +339,7 @@ def _asked_gpus(variables: Mapping[str, str], runner: Runner) -> tuple[Gpu, ...]
     return parse_gpu_query(answer.stdout)
 
 
-def _listed_gpus(system: Path) -> tuple[Gpu, ...]:
+def listed_gpus(system: Path) -> tuple[Gpu, ...]:
     """The GPUs of /proc/driver/nvidia/gpus in order of PCI address, as nvidia-smi numbers them."""
     found = []
     for index, path in enumerate(sorted((system / "proc/driver/nvidia/gpus").glob("*/information"))):

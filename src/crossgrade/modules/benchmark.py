@@ -16,7 +16,7 @@ from crossgrade.modules.server import ServerArguments, read_server, server_spec
 from crossgrade.playbook.arguments import argument
 
 if TYPE_CHECKING:
-    from crossgrade.bench.stored import StoredLaunch
+    from crossgrade.bench.history import StoredLaunch
     from crossgrade.gates.benchmark import StoredBaseline
 
 GATE = "benchmark"
@@ -134,16 +134,13 @@ def inspect(arguments: Arguments, host: HostView) -> State:
 
 
 def on_record(arguments: Arguments, of: gate.Candidate, host: HostView) -> dict[str, Sequence[StoredLaunch]]:
-    """The launches of a generation, with its files of today, under each of the loads."""
+    """The launches of a generation, with its files of today and on this machine, under each of the loads."""
     if of.generation is None or not (host.store.root / "runs").is_dir():
         return {}
-    from crossgrade.bench.stored import stored_launches
+    from crossgrade.bench.history import host_digest, stored_launches, this_machine
 
-    number, manifest = of.generation.number, of.generation.manifest
-    return {
-        profile.name: [one for one in stored_launches(host.store, number, profile) if one.manifest == manifest]
-        for profile in profiles_of(arguments)
-    }
+    number, here = of.generation.number, host_digest(this_machine())
+    return {profile.name: stored_launches(host.store, number, profile, host=here) for profile in profiles_of(arguments)}
 
 
 def stored_baseline(

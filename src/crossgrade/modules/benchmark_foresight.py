@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from crossgrade.bench.history import StoredLaunch
     from crossgrade.bench.load_profile import LoadProfile
     from crossgrade.bench.power import Spread, Test
-    from crossgrade.bench.stored import StoredLaunch
     from crossgrade.gates.benchmark_rules import BenchmarkRules
 
 UNKNOWN = "what it can tell is not known: no launches on record"
@@ -42,8 +42,8 @@ def foresee(
     test: Test,
 ) -> tuple[Foresight, ...]:
     """One for each target whose spread is on record. `recorded` gives the launches of one generation under a load."""
+    from crossgrade.bench.history import by_run
     from crossgrade.bench.power import pooled_spread, smallest_loss
-    from crossgrade.bench.stored import by_run
 
     found = []
     for profile in profiles:

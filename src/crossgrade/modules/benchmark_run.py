@@ -62,6 +62,7 @@ class Progress:
 
 def compare(comparison: Comparison, sides: Mapping[str, Any], context: ApplyContext) -> Verdict:
     """Measure until the rules say that it is enough, keep every sample, and judge."""
+    from crossgrade.bench.history import this_machine, update_index
     from crossgrade.bench.paired import Told
     from crossgrade.gates.benchmark import decided, judge_benchmark
 
@@ -70,6 +71,7 @@ def compare(comparison: Comparison, sides: Mapping[str, Any], context: ApplyCont
     header: dict[str, JSON] = {"schema": 1, "profile": comparison.profiles[0].to_json(), "sides": dict(sides)}
     if len(comparison.profiles) > 1:
         header["profiles"] = [profile.to_json() for profile in comparison.profiles]
+    header["host"] = this_machine()
     append(file, header)
     done = Progress()
     what = comparison.replicate
@@ -104,6 +106,10 @@ def compare(comparison: Comparison, sides: Mapping[str, Any], context: ApplyCont
     lost = tuple(Finding("warning", subject, words) for subject, words in done.ended_workers)
     figures = {**verdict.figures, "samples": str(file)}
     return replace(verdict, findings=(*verdict.findings, *lost), figures=figures)
+
+
+    update_index(context.store)
+    return replace(verdict, figures={**verdict.figures, "samples": str(file)})
 
 
 def _measure(

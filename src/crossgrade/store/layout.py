@@ -10,7 +10,8 @@
     ROOT/sources/KIND-DIGEST/     what was fetched to be built: a bare git repository, a source distribution
     ROOT/locks/DIGEST.json        resolved locks
     ROOT/downloads/               large files on their way here, as far as they have come
-    ROOT/runs/ID/                 report.json and logs of a run
+    ROOT/runs/ID/                 report.json, logs and samples of a run
+    ROOT/launches.jsonl           figures of every launch that was measured (bench/history.py)
     ROOT/tmp/                     work in progress; emptied by recovery
 
 A record is written after what it describes is complete and durable, so its presence is the proof.
