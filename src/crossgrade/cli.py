@@ -17,7 +17,14 @@ from invoke.parser import Parser
 from invoke.program import Program
 
 from crossgrade import __version__
-from crossgrade.commands import checkout_tasks, experiment_tasks, inspect_tasks, run_tasks, store_tasks
+from crossgrade.commands import (
+    bisect_tasks,
+    checkout_tasks,
+    experiment_tasks,
+    inspect_tasks,
+    run_tasks,
+    store_tasks,
+)
 from crossgrade.engine.interrupt import leave_when_interrupted
 from crossgrade.errors import ExitCode
 
@@ -32,6 +39,7 @@ def make_collection() -> Collection:
         *(inspect_tasks.inspect, inspect_tasks.explain, inspect_tasks.init, inspect_tasks.patches),
         experiment_tasks.experiments,
         *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
+        bisect_tasks.bisect,
         *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
     )
 

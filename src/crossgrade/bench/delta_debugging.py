@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 Answer = Literal["fails", "passes", "unresolved"]
@@ -119,4 +120,4 @@ def _ddmin(
 def split(items: Sequence[int], parts: int) -> list[list[int]]:
     """Into that many parts of nearly the same length, none of them empty."""
     ends = [len(items) * part // parts for part in range(parts + 1)]
-    return [list(items[start:end]) for start, end in zip(ends, ends[1:], strict=False) if end > start]
+    return [list(items[start:end]) for start, end in pairwise(ends) if end > start]

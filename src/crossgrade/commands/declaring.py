@@ -44,7 +44,14 @@ _HELP = {
     "plan": "Carry out this saved plan; refused when the facts that it was made from have changed.",
     "detailed_exitcode": "Exit with 0 when there is nothing to do, 2 when there are changes, 1 for an error.",
     "resume": "Finish the run that was interrupted.",
-    "to": "The generation to go to (default: the one before the active one); for export, the directory or file.",
+    "to": "The generation to go to (default: the one before the active one); for export, the directory or file; for "
+    "bisect, the generation that is slower.",
+    "from_": "The generation that was as fast as it should be.",
+    "metric": "The figure that was lost, such as ttft_median. bench compare: figures to compare, with commas.",
+    "allowed_loss": "The share of it that may be lost, such as 0.05 (default: the playbook's).",
+    "dry_run": "Say what would be tried, and stop.",
+    "anew": "Forget what earlier calls have found.",
+    "builds": "Stop after so many generations were built.",
     "confirm_within": "Go back by itself unless `crossgrade confirm` is called within this many seconds.",
     "detach": "Go on in a process of its own, without a terminal.",
     "keep": "How many of the newest generations to keep beside the active one, its predecessor and the backup.",
@@ -111,6 +118,9 @@ class CommandTask(Task[Callable[..., None]]):
             "driver",
             "port",
             "gpus",
+            "from_",
+            "builds",
+            "allowed_loss",
         ):
             options["kind"] = str  # checked by the command, whose message is better than invoke's traceback
         return options

@@ -23,6 +23,8 @@ EventKind = Literal[
     "rolled_back",  # task, what
     "rollback_failed",  # task, what, by_hand
     "completed",  # task, what: recovery finished a step that was past its commit point
+    "bisect_test",  # changes, answer, reason, details, recorded: one set of changes was judged
+    "bisect_ended",  # outcome, reason, changes, moved_with_them, unseparated, …
     "warning",  # message
     "recap",  # host, ok, changed, unreachable, failed, skipped, rescued, ignored, rolled_back
     "run_ended",  # exit_code, outcome, reason, evidence, active, seconds, next_command, report, gates_not_run

@@ -27,6 +27,8 @@ def way_out(command: str) -> str:
     """What to do about an interrupted run."""
     if command == "upgrade":
         return "`crossgrade upgrade --resume` finishes it, `crossgrade rollback` undoes it."
+    if command == "bisect":
+        return "`crossgrade bisect` goes on with it, `crossgrade rollback` settles it."
     return "`crossgrade rollback` settles it."
 
 

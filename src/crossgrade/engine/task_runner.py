@@ -92,6 +92,8 @@ class TaskRunner:
             self.verbosity,
             printed=printed,
         )
+        if self.machine.watch is not None:
+            self.machine.watch(task.module, arguments, view)
         planned = module.plan(arguments, module.inspect(arguments, view))
         if isinstance(planned, Skipped):
             return TaskResult("skipped", message=planned.summary, values=planned.values, skipped=True)

@@ -30,7 +30,8 @@ class Machine:
     `locks` maps the digest of a request to its lock. A saved plan brings its own, so that what was planned
     is what gets installed. `offers` is what the indexes said of a lock, by the digests of request and lock.
     `confirm_within` is seconds (`--confirm-within`), None without a limit. `space` is what the changes of a plan will
-    take. `foresight` makes the plan a deep one.
+    take. `foresight` makes the plan a deep one. `watch` is told each task's module, arguments and view before it is
+    planned.
     """
 
     store: Store
@@ -42,6 +43,7 @@ class Machine:
     confirm_within: int | None = None
     space: list[Space] = field(default_factory=list)
     foresight: Foresight | None = None
+    watch: Callable[[str, Any, TaskView], None] | None = None
 
     def predict(self, predictions: Sequence[Prediction]) -> None:
         for prediction in predictions:

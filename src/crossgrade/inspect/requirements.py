@@ -37,7 +37,7 @@ _PYTHON_VERSION = re.compile(
 )
 _LEVELS = {".alpha.": "a", ".beta.": "b", ".candidate.": "rc"}
 # packaging raises ValueError for what is not in the standards' form, its parser recurses for each parenthesis.
-_UNPARSABLE = (ValueError, RecursionError)
+UNPARSABLE = (ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def required_names(dist: InstalledDist) -> frozenset[str]:
     from packaging.requirements import Requirement
 
     names = set()
-    for line in _requirements(dist)[0]:
-        with suppress(*_UNPARSABLE):
+    for line in stated_requirements(dist)[0]:
+        with suppress(*UNPARSABLE):
             names.add(normalize_name(Requirement(line).name))
     return frozenset(names)
 
@@ -149,7 +149,7 @@ def _unmet_by(
     dist: InstalledDist, versions: Mapping[str, list[str]], environment: dict[str, str], pythons: list[str]
 ) -> list[Unmet]:
     try:
-        requirements, python = _requirements(dist)
+        requirements, python = stated_requirements(dist)
     except OSError as error:
         return [Unmet(dist, "metadata", problem=f"its METADATA cannot be read ({error.strerror})")]
     except ValueError as error:
@@ -166,7 +166,7 @@ def _judge_python(dist: InstalledDist, asked: str, pythons: list[str]) -> Unmet 
         specifiers = SpecifierSet(asked)
         if any(specifiers.contains(version, prereleases=True) for version in pythons):
             return None
-    except _UNPARSABLE as error:
+    except UNPARSABLE as error:
         problem = str(error).partition("\n")[0]
         return Unmet(dist, "requirement", requirement=f"Requires-Python: {asked}", problem=problem)
     return Unmet(dist, "python", f"Requires-Python: {asked}", asked, "Python", (pythons[0],))
@@ -185,7 +185,7 @@ def _judge(
         installed = versions.get(name, [])
         if installed and _fits(requirement, installed):
             return None
-    except _UNPARSABLE as error:
+    except UNPARSABLE as error:
         return Unmet(dist, "requirement", requirement=text, problem=str(error).partition("\n")[0])
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     asked = f"{requirement.name}{extras}{requirement.specifier}"
@@ -202,7 +202,7 @@ def _fits(requirement: Requirement, installed: list[str]) -> bool:
     return all(requirement.specifier.contains(Version(version), prereleases=True) for version in installed)
 
 
-def _requirements(dist: InstalledDist) -> tuple[list[str], str]:
+def stated_requirements(dist: InstalledDist) -> tuple[list[str], str]:
     """The values of Requires-Dist in order, each once, and that of Requires-Python, empty if it has none.
 
     Raises OSError, and ValueError for what is no METADATA.

@@ -35,7 +35,7 @@ from crossgrade.modules.local_patches import Looked, source_venv
 from crossgrade.modules.locks import lock_entries
 from crossgrade.modules.resolution_warnings import Resolution, count_changes, reasons, sources, warnings_of
 from crossgrade.modules.wheels import WheelSource
-from crossgrade.store.generation import Generation
+from crossgrade.store.generation import Generation, GenerationState
 from crossgrade.store.layout import Store
 from crossgrade.store.manifest import build_manifest, compare, read_manifest, write_manifest
 
@@ -45,7 +45,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a generation is made of. `python_version` is full (`3.11.7`), `python_abi` says what wheels fit."""
+    """What a generation is made of. `python_version` is full (`3.11.7`), `python_abi` says what wheels fit.
+
+    `trial` says what it is tried for when nobody is to activate it: it is marked `rejected` as soon as it is built, so
+    that `gc` may take it.
+    """
 
     request: LockRequest
     wheels: tuple[WheelSource, ...]
@@ -56,6 +60,7 @@ class Wanted:
     base: Base | None = None
     local_patches: str = "refuse"
     ignore_patches: tuple[str, ...] = ()
+    trial: str = ""
 
     def identity(self) -> str:
         """Digest of everything that was asked for; not of where the interpreter or the store lies."""
@@ -245,6 +250,7 @@ def _generation(state: State, run_id: str, dists: Mapping[str, str]) -> Generati
         "python": wanted.python_version,
         **({"base": wanted.base.manifest} if wanted.base else {}),
         **({"local_patches": state.patches.digest} if state.patches and state.patches.digest else {}),
+        **({"trial": wanted.trial} if wanted.trial else {}),
     }
     created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Generation(state.number, state.identity, "built", "building", created, run_id, environment, contents)
@@ -274,7 +280,8 @@ def apply(state: State, recipe: Recipe, change: Change, context: ApplyContext) -
         write_manifest(store.manifest_path(number), manifest)
         sync_filesystem(folder)
         done = _generation(state, context.run_id, versions(venv))
-        store.write_generation(done.with_state("ready", manifest=manifest.digest))
+        state_then: GenerationState = "rejected" if state.wanted.trial else "ready"
+        store.write_generation(done.with_state(state_then, manifest=manifest.digest))
     return Outcome(change.values, message="; ".join(warnings))
 
 

@@ -80,7 +80,8 @@ def _must(context: ApplyContext, argv: Sequence[str], environment: Mapping[str, 
         lambda: context.run(argv, environment=environment, log_name="python_env.log"), context.progress
     )
     if not completed.succeeded:
-        raise TaskError(
+        kind = uv.UnreachableError if uv.is_transient(completed) else TaskError
+        raise kind(
             f"uv could not {what}: {uv.explain(completed.stderr) or completed.outcome()}",
             remedy=f"The whole output is in {context.log_directory / 'python_env.log'}.",
         )

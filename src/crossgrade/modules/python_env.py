@@ -116,10 +116,40 @@ State = candidate.State | plain_env.State
 
 
 def inspect(arguments: Arguments, host: HostView) -> State:
+    if arguments.path is None:
+        return candidate.inspect(wanted_of(arguments, host), host)
+    if arguments.base == "clone":
+        raise TaskError(
+            "`base: clone` makes a generation, and `path` asks for an ordinary venv",
+            remedy="Leave one of them out.",
+        )
+    wheels = tuple(find_wheel(given, host) for given in arguments.wheels)
+    identity = python_identity(arguments.python, host)
+    return plain_env.inspect(arguments.path, _request(arguments, arguments.python, host), wheels, identity, host)
+
+
+def wanted_of(arguments: Arguments, host: HostView) -> candidate.Wanted:
+    """The candidate that a task without `path` asks for. Raises TaskError."""
     # a clone keeps its interpreter, whatever crossgrade itself runs in
     given = arguments.python or (base_python(host) if arguments.base == "clone" else None)
+    request = _request(arguments, given, host)
+    version = python_version(given, request.python)
+    return candidate.Wanted(
+        request,
+        tuple(find_wheel(wheel, host) for wheel in arguments.wheels),
+        arguments.toolkit or "",
+        {name: str(value) for name, value in arguments.environment.items()},
+        version,
+        python_identity(given, host),
+        find_base(host, version) if arguments.base == "clone" else None,
+        arguments.local_patches,
+        arguments.ignore_patches,
+    )
+
+
+def _request(arguments: Arguments, given: str | None, host: HostView) -> LockRequest:
     python = python_program(given, host)
-    request = state_request(
+    return state_request(
         host,
         python,
         arguments.requirements,
@@ -136,27 +166,6 @@ def inspect(arguments: Arguments, host: HostView) -> State:
             exclude_newer=arguments.exclude_newer,
         ),
     )
-    wheels = tuple(find_wheel(given, host) for given in arguments.wheels)
-    if arguments.path is not None:
-        if arguments.base == "clone":
-            raise TaskError(
-                "`base: clone` makes a generation, and `path` asks for an ordinary venv",
-                remedy="Leave one of them out.",
-            )
-        return plain_env.inspect(arguments.path, request, wheels, python_identity(given, host), host)
-    version = python_version(given, python)
-    wanted = candidate.Wanted(
-        request,
-        wheels,
-        arguments.toolkit or "",
-        {name: str(value) for name, value in arguments.environment.items()},
-        version,
-        python_identity(given, host),
-        find_base(host, version) if arguments.base == "clone" else None,
-        arguments.local_patches,
-        arguments.ignore_patches,
-    )
-    return candidate.inspect(wanted, host)
 
 
 def python_version(given: str | None, program: str) -> str:

@@ -37,6 +37,10 @@ _PERMANENT = re.compile(r"No solution found|HTTP status client error \((?:401|40
 _MARKS = re.compile(r"^\s*(?:error:|cause:|[\u00d7\u2500-\u25ff>]+)\s*")
 
 
+class UnreachableError(TaskError):
+    """The network or the index failed, not the request: the same may go well a moment later."""
+
+
 class Run(Protocol):
     """Runs a program that only reads, as `HostView.run` does."""
 
@@ -223,7 +227,7 @@ def resolution_error(request: LockRequest, completed: Completed) -> TaskError:
             remedy="Loosen one of the requirements or constraints that it names.",
         )
     if is_transient(completed):
-        return TaskError(
+        return UnreachableError(
             f"the package index could not be reached ({ATTEMPTS} attempts): {explanation}",
             remedy="Check the network, the proxy (HTTPS_PROXY) and the index (UV_DEFAULT_INDEX or PIP_INDEX_URL).",
         )
