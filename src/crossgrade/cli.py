@@ -95,6 +95,9 @@ _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "export": ("--generation", str.isdecimal),
     "report": ("--run", lambda word: not word.startswith("-")),
     "bench": ("--what", lambda word: word in ("store", "inspect", "load", "verdicts")),
+
+
+    "bench": ("--what", lambda word: word in ("store", "inspect", "load", "history", "compare")),
     "inspect": ("--path", lambda word: not word.startswith("-")),
     # an output may begin with a dash, an option holds no space
     "explain": ("--text", lambda word: word == "-" or not word.startswith("-") or " " in word),
@@ -107,7 +110,7 @@ _POSITIONAL = ("restore", "diff", "pin", "unpin", "retire")
 _TAKES_VALUE = (
     *("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars"),
     *(
-        "--what",
+        *("--what", "--of", "--metric", "--allowed-loss"),
         "--tree",
         "--gigabytes",
         "--path",
@@ -140,6 +143,10 @@ def with_options(argv: Sequence[str]) -> list[str]:
         is_value = bool(written) and written[-1] in _TAKES_VALUE
         if option and not is_value and fits(word):
             written.append(option)
+            if option == "--what" and word in ("history", "compare"):
+                written.append(word)
+                option, fits = "--of", lambda word: not word.startswith("-")
+                continue
         elif not is_value and not word.startswith("-"):
             option, fits = _OPTIONAL_POSITIONAL.get(word, _NONE)
         written.append(word)

@@ -68,6 +68,12 @@ def bench_command(options: Mapping[str, Any]) -> int:
         from crossgrade.commands.bench_verdicts import bench_verdicts
 
         return guarded(bench_verdicts)
+
+
+    if options["what"] in ("compare", "history"):
+        from crossgrade.commands.bench_history import bench_compare, bench_history
+
+        return guarded(lambda: (bench_compare if options["what"] == "compare" else bench_history)(options))
     return guarded(lambda: _unknown(options["what"]))
 
 
@@ -75,6 +81,9 @@ def _unknown(what: str) -> int:
     raise WrongOptionsError(
         f"--what {what}: nothing is measured by that name",
         remedy="Say `bench`, `bench store`, `bench inspect`, `bench load` or `bench verdicts`.",
+
+
+        remedy="Say `bench`, `bench store`, `bench inspect`, `bench load`, `bench history` or `bench compare A B`.",
     )
 
 

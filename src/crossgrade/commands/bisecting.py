@@ -34,7 +34,7 @@ def _bisect(options: Options) -> int:
     if ends[0] is None or ends[1] is None:
         raise WrongOptionsError("bisect needs --from N and --to N", remedy="`crossgrade status` lists the generations.")
     existing_store(request)
-    question = Question(ends[0], ends[1], options["metric"], _share(options["allowed_loss"]))
+    question = Question(ends[0], ends[1], options["metric"], share(options["allowed_loss"]))
     most = number("builds", options["builds"])
     prepared = prepare(request)
     if prepared.remote_hosts:
@@ -64,7 +64,8 @@ def _bisect(options: Options) -> int:
     return ExitCode.DONE if result["outcome"] in ("found", "no loss") else ExitCode.FAILED
 
 
-def _share(text: str) -> float | None:
+def share(text: str) -> float | None:
+    """The share of --allowed-loss, None where it was not given. Raises WrongOptionsError."""
     if not text:
         return None
     try:

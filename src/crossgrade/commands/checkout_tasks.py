@@ -31,8 +31,13 @@ def bench(
     root: str = "",
     tree: str = "",
     gigabytes: str = "1",
+    of: list[str] | None = None,
+    metric: str = "",
+    allowed_loss: str = "",
+    force: bool = False,
+    json: bool = False,
 ) -> None:
-    """Measure plan, rollback and start-up on this machine beside peers, or with `bench store` the store."""
+    """Show what launches have measured (`bench history`, `bench compare A B`), or measure crossgrade itself."""
     from crossgrade.commands.benchmarking import bench_command
 
     leave(bench_command(options_of(locals())))

@@ -56,7 +56,8 @@ _HELP = {
     "detach": "Go on in a process of its own, without a terminal.",
     "keep": "How many of the newest generations to keep beside the active one, its predecessor and the backup.",
     "generation": "The generation (default: the active one).",
-    "what": "What to measure: `store`, `inspect` or `load` (default: the commands).",
+    "what": "`history`, `compare A B`; or what to measure: `store`, `inspect`, `load` (default: the commands).",
+    "of": "bench history, bench compare: a generation, or a run (RUN for its new side, RUN:old). Also without --of.",
     "tree": "bench store: a venv, of which a copy is measured (default: one is made, once). bench inspect: the venv.",
     "gigabytes": "bench store: how large a venv to make, in 10^9 bytes (default: 1).",
     "full": "Read every byte again, also of files whose size and times are as recorded.",
@@ -65,7 +66,8 @@ _HELP = {
     "archive": "The archive to restore from.",
     "one": "A generation.",
     "other": "Another one.",
-    "force": "retire: also the backup, or the generation that `rollback` would go to. init: replace what is there.",
+    "force": "retire: also the backup, or the generation that `rollback` would go to. init: replace what is there. "
+    "bench compare: also what is unlike.",
     "link": "Make this path the active link, in a store that has none.",
     "level": "How hard zstd tries: 1 is quick, 19 is small.",
     "path": "A venv, a folder, a wheel or a file. May be given several times, and without --path.",
@@ -187,6 +189,7 @@ def command(name: str, shared: tuple[Parameter, ...] = ()) -> Callable[[Callable
                 "entry",
                 "text",
                 "context",
+                "of",
             ],
             incrementable=["verbose"],
         )
