@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossgrade.bench.history import StoredLaunch
-from crossgrade.bench.statistics import LEAST_PAIRS, NonInferiority, non_inferiority, t_quantile
+from crossgrade.bench.statistics import LEAST_PAIRS, NonInferiority, non_inferiority, unpaired_non_inferiority
 from crossgrade.errors import CrossgradeError
 
 
@@ -110,7 +110,14 @@ def _compared(
                 minimum_pairs=LEAST_PAIRS,
             )
         else:
-            results[metric] = _apart(sides[0], sides[1], allowed_loss, higher, confidence)
+            results[metric] = unpaired_non_inferiority(
+                sides[0],
+                sides[1],
+                allowed_loss=allowed_loss,
+                higher_is_better=higher,
+                confidence=confidence,
+                minimum_launches=LEAST_PAIRS,
+            )
     known = other[0]
     return Compared(
         known.profile, known.asked, (len(one), len(other)), paired, results, (*notes, *_differences(one, other))
@@ -127,7 +134,7 @@ def _pairs(one: Iterable[StoredLaunch], other: Iterable[StoredLaunch]) -> list[t
 def _differences(one: Sequence[StoredLaunch], other: Sequence[StoredLaunch]) -> list[str]:
     """What differs besides the generation and does not forbid the comparison."""
     notes = []
-    if {launch.server for launch in one} != {launch.server for launch in other}:
+    if {launch.starts for launch in one} != {launch.starts for launch in other}:
         notes.append("the servers were started by different launch lines")
     for name in ("driver", "kernel"):
         versions = [sorted({str(launch.machine.get(name, "")) for launch in side}) for side in (one, other)]
@@ -137,42 +144,3 @@ def _differences(one: Sequence[StoredLaunch], other: Sequence[StoredLaunch]) -> 
     if not one[0].host:
         notes.append("the machine is not on record")
     return notes
-
-
-def _apart(
-    one: Sequence[float], other: Sequence[float], allowed_loss: float, higher: bool, confidence: float
-) -> NonInferiority:
-    """Two groups of launches that are no pairs: Welch's t on the logs."""
-    logs = [[math.log(value) for value in side] for side in (one, other)]
-    means = [math.fsum(side) / len(side) for side in logs]
-    mean = means[1] - means[0]
-    lower = upper = spread = None
-    outcome = "inconclusive"
-    if min(map(len, logs)) >= LEAST_PAIRS:
-        variances = [
-            math.fsum((value - middle) ** 2 for value in side) / (len(side) - 1)
-            for side, middle in zip(logs, means, strict=True)
-        ]
-        parts = [variance / len(side) for variance, side in zip(variances, logs, strict=True)]
-        squares = math.fsum(part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True))
-        freedom = math.fsum(parts) ** 2 / squares if squares > 0 else min(map(len, logs)) - 1
-        half = t_quantile(confidence, freedom) * math.sqrt(math.fsum(parts))  # type: ignore[arg-type]  # a fraction
-        lower, upper, spread = mean - half, mean + half, math.sqrt(math.fsum(variances))
-        worst, best = (lower, upper) if higher else (-upper, -lower)
-        margin = math.log1p(-allowed_loss)
-        outcome = "passed" if worst > margin else "failed" if best < margin else "inconclusive"
-    return NonInferiority(
-        outcome=outcome,  # type: ignore[arg-type]  # one of the three
-        pairs=len(other),
-        old=math.exp(means[0]),
-        new=math.exp(means[1]),
-        mean_ratio=math.exp(mean),
-        lower_bound_ratio=None if lower is None else math.exp(lower),
-        upper_bound_ratio=None if upper is None else math.exp(upper),
-        sd_log_ratio=spread,
-        allowed_loss=allowed_loss,
-        higher_is_better=higher,
-        confidence=confidence,
-        look_confidence=confidence,
-        looks=1,
-    )

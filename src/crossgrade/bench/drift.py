@@ -112,5 +112,5 @@ def alike(launches: Iterable[StoredLaunch]) -> dict[tuple[str, str, str, str], l
     """Launches that differ in nothing that is known, by manifest, load, launch line and machine."""
     found: dict[tuple[str, str, str, str], list[StoredLaunch]] = {}
     for launch in launches:
-        found.setdefault((launch.manifest, launch.profile, launch.server, launch.host), []).append(launch)
+        found.setdefault((launch.manifest, launch.profile, launch.starts, launch.host), []).append(launch)
     return found

@@ -169,9 +169,9 @@ def stored_launches(
 ) -> list[StoredLaunch]:
     """The launches of a generation that count, oldest first: those of its present files (its manifest).
 
-    `profile` is a profile or its digest; with None, launches of every profile. `starts` and `host` are digests (`starts`
-    of a side, `host_digest(this_machine())`): launches whose record says something else are left out, and those whose
-    record says nothing count. A generation that is only foreseen has none.
+    `profile` is a profile or its digest; with None, launches of every profile. `starts` and `host` are digests
+    (`starts` of a side, `host_digest(this_machine())`): launches whose record says something else are left out, and
+    those whose record says nothing count. A generation that is only foreseen has none.
     """
     if generation not in store.numbers():
         return []

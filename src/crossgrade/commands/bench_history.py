@@ -83,7 +83,7 @@ def bench_compare(options: Options) -> int:
 
 def _metrics(options: Options) -> dict[str, bool]:
     """Name → whether more is better, of those that were asked for, else the main ones. Raises WrongOptionsError."""
-    from crossgrade.gates.benchmark import METRICS
+    from crossgrade.gates.benchmark_rules import METRICS
 
     names = [name.strip() for name in options["metric"].split(",") if name.strip()] or list(MAIN)
     for name in names:
@@ -153,7 +153,7 @@ def _group_lines(group: Sequence[StoredLaunch], drifts: Iterable[Drift], metrics
 
 
 def _compared_lines(compared: Compared) -> Iterator[Line]:
-    from crossgrade.gates.benchmark import describe
+    from crossgrade.gates.benchmark_targets import describe
 
     one, other = compared.launches
     how = f"{one} pairs" if compared.paired else f"{one} and {other} launches, not in pairs"
@@ -186,7 +186,7 @@ def _machine(launch: StoredLaunch) -> str:
 
 
 def _title(name: str) -> str:
-    from crossgrade.gates.benchmark import METRICS
+    from crossgrade.gates.benchmark_rules import METRICS
 
     return f"{name.replace('_per_second', '/s')}" + (" ms" if METRICS[name].scale != 1 else "")
 
@@ -194,7 +194,7 @@ def _title(name: str) -> str:
 def _cell(values: Sequence[float], name: str) -> str:
     """`89.5 (88.1-90.2)`: the median, the least and the greatest."""
     from crossgrade.bench.statistics import median
-    from crossgrade.gates.benchmark import METRICS
+    from crossgrade.gates.benchmark_rules import METRICS
 
     if not values:
         return "-"

@@ -15,6 +15,7 @@ def bisect(
     from_: str = "",
     to: str = "",
     metric: str = "output_tokens_per_second",
+    load: str = "",
     allowed_loss: str = "",
     builds: str = "",
     anew: bool = False,

@@ -34,7 +34,7 @@ def _bisect(options: Options) -> int:
     if ends[0] is None or ends[1] is None:
         raise WrongOptionsError("bisect needs --from N and --to N", remedy="`crossgrade status` lists the generations.")
     existing_store(request)
-    question = Question(ends[0], ends[1], options["metric"], share(options["allowed_loss"]))
+    question = Question(ends[0], ends[1], options["metric"], share(options["allowed_loss"]), options["load"])
     most = number("builds", options["builds"])
     prepared = prepare(request)
     if prepared.remote_hosts:

@@ -17,6 +17,7 @@ from crossgrade.store.bisects import BisectRecord, question_key, read_bisect
 from crossgrade.store.generation import Generation
 
 if TYPE_CHECKING:
+    from crossgrade.bench.load_profile import LoadProfile
     from crossgrade.modules import abi_check, benchmark, python_env
     from crossgrade.modules.bisect_build import Measurement
     from crossgrade.modules.candidate import Wanted
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 class Question:
     """Which generation lost how much of what: numbers of generations, a metric, the share that may be lost.
 
-    `allowed_loss` None takes the playbook's.
+    `allowed_loss` None takes the playbook's. `load` is the name of one of its benchmark's profiles, "" the first that
+    is judged by this metric.
     """
 
     older: int
     newer: int
     metric: str
     allowed_loss: float | None = None
+    load: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class _Watched:
 
 def look(prepared: Prepared, question: Question, *, anew: bool = False) -> Outlook:
     """Find out what there is to bisect. Raises WrongOptionsError and CrossgradeError for what cannot be."""
-    from crossgrade.gates.benchmark import METRICS
+    from crossgrade.gates.benchmark_rules import METRICS
 
     store = prepared.request.store
     if question.metric not in METRICS:
@@ -118,9 +121,10 @@ def _outlook(
     prepared: Prepared, question: Question, pair: Sequence[Generation], watched: _Watched, ended: str, *, anew: bool
 ) -> Outlook:
     from crossgrade.bench.history import digest_of, profile_digest
-    from crossgrade.gates.benchmark import BenchmarkRules
+    from crossgrade.gates.benchmark_rules import BenchmarkRules
     from crossgrade.inspect.requirements import marker_environment
-    from crossgrade.modules import benchmark, gate
+    from crossgrade.modules import gate
+    from crossgrade.modules.benchmark_asked import baseline_of
     from crossgrade.modules.bisect_build import Measurement
     from crossgrade.modules.python_env import wanted_of
     from crossgrade.modules.server import ServerArguments, read_mapping, what_starts
@@ -139,11 +143,11 @@ def _outlook(
     server = read_mapping(ServerArguments, chosen.server, "benchmark: server")
     if obstacle := gate.lacking_gpu(server.needs_gpu):
         raise CrossgradeError(f"the servers cannot be measured: {obstacle}")
-    loss = question.allowed_loss
-    if loss is None:
-        loss = benchmark.losses_of(chosen).get(question.metric, chosen.allowed_loss)
-    rules = BenchmarkRules({question.metric: loss}, chosen.minimum_pairs, chosen.maximum_pairs)
-    commands = benchmark.baseline_of(chosen, server).command, server.command
+    profile, loss = _load(chosen, question)
+    rules = BenchmarkRules(
+        {question.metric: loss}, chosen.minimum_pairs, chosen.maximum_pairs, maximum_void=chosen.maximum_void
+    )
+    commands = baseline_of(chosen, server).command, server.command
     ingredients = read_ingredients(store, older), read_ingredients(store, newer, wanted.wheels)
     environment = marker_environment(store.venv(newer.number))
     groups = part_groups(*ingredients, commands, environment)
@@ -153,7 +157,7 @@ def _outlook(
         "metric": question.metric,
         "allowed_loss": loss,
         "pairs": [rules.minimum_pairs, rules.maximum_pairs],
-        "profile": profile_digest(benchmark.profile_of(chosen)),
+        "profile": profile_digest(profile),
         "servers": [digest_of({**what_starts(server), "command": list(command)}) for command in commands],
         "changes": [
             [part.kind, part.name, digest_of([part.before, part.after])] for each in groups for part in each.parts
@@ -170,7 +174,7 @@ def _outlook(
         wanted,
         view,
         watched.abi_checks[-1] if watched.abi_checks else None,
-        Measurement(chosen, question.metric, rules, tuple(commands[0])),
+        Measurement(chosen, question.metric, profile, rules, tuple(commands[0])),
         tuple(commands[1]),
         environment,
         record,
@@ -179,12 +183,40 @@ def _outlook(
 
 def _benchmark(found: Sequence[benchmark.Arguments], question: Question, newer: Generation) -> benchmark.Arguments:
     """Of several benchmarks the first that judges this metric of this generation, else what comes next to it."""
-    from crossgrade.modules.benchmark import losses_of
 
     def distance(arguments: benchmark.Arguments) -> tuple[bool, bool]:
-        return question.metric not in losses_of(arguments), arguments.generation != newer.number
+        return not _losses(arguments, question), arguments.generation != newer.number
 
     return min(found, key=distance)
+
+
+def _losses(arguments: benchmark.Arguments, question: Question) -> dict[str, float]:
+    """The loads that are judged by the metric: their names, and what they may lose of it."""
+    from crossgrade.modules.benchmark_asked import losses_of, profiles_of, targets_by_profile
+
+    targets = targets_by_profile(arguments)
+    losses = {
+        profile.name: targets[profile.name].allowed_losses if profile.name in targets else losses_of(arguments)
+        for profile in profiles_of(arguments)
+    }
+    return {
+        name: of[question.metric]
+        for name, of in losses.items()
+        if question.metric in of and question.load in ("", name)
+    }
+
+
+def _load(arguments: benchmark.Arguments, question: Question) -> tuple[LoadProfile, float]:
+    """The load to measure under, and the loss that is allowed. Raises WrongOptionsError for one that is not there."""
+    from crossgrade.modules.benchmark_asked import profiles_of
+
+    losses = _losses(arguments, question)
+    profiles = {profile.name: profile for profile in profiles_of(arguments)}
+    if question.load and question.load not in profiles:
+        raise WrongOptionsError(f"--load: there is no load {question.load}", remedy=f"There are {', '.join(profiles)}.")
+    name = next(iter(losses), question.load or next(iter(profiles)))
+    allowed = losses.get(name, arguments.allowed_loss) if question.allowed_loss is None else question.allowed_loss
+    return profiles[name], allowed
 
 
 def _inseparable(older: Ingredients, newer: Ingredients, wanted: Wanted) -> list[str]:

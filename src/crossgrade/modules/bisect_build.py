@@ -12,6 +12,8 @@ from crossgrade.gates.verdict import Verdict
 from crossgrade.inspect.dists import normalize_name
 from crossgrade.inspect.mixing import unmet_names
 from crossgrade.modules import abi_check, benchmark, candidate, gate
+from crossgrade.modules.benchmark_asked import side_of
+from crossgrade.modules.benchmark_run import Comparison, compare
 from crossgrade.modules.bisect_parts import Ingredients, Part
 from crossgrade.modules.contract import ApplyContext, Change, LockRequest
 from crossgrade.modules.dists import parse_requirement
@@ -21,7 +23,8 @@ from crossgrade.modules.uv import UnreachableError
 from crossgrade.modules.wheels import WheelSource
 
 if TYPE_CHECKING:
-    from crossgrade.gates.benchmark import BenchmarkRules
+    from crossgrade.bench.load_profile import LoadProfile
+    from crossgrade.gates.benchmark_rules import BenchmarkRules
     from crossgrade.store.generation import Generation
 
 Stage = Literal["resolve", "build", "abi_check", "start", "measure"]
@@ -163,10 +166,11 @@ def require_abi(number: int, arguments: abi_check.Arguments | None, context: App
 
 @dataclass(frozen=True)
 class Measurement:
-    """How both sides are measured: as the playbook's `benchmark` says, for one metric."""
+    """How both sides are measured: as the playbook's `benchmark` says, for one metric under one load."""
 
     arguments: benchmark.Arguments
     metric: str
+    profile: LoadProfile
     rules: BenchmarkRules
     older_command: tuple[str, ...]
 
@@ -185,18 +189,18 @@ def measure(
     for side in sides:
         gate.refuse_unfinished(side)
     specs = [server_spec(side, host, one, cwd=context.log_directory) for side, one in zip(sides, servers, strict=True)]
-    comparison = benchmark.Comparison(
+    comparison = Comparison(
         old=specs[0],
         new=specs[1],
-        profile=benchmark.profile_of(measurement.arguments),
+        profiles=(measurement.profile,),
         rules=measurement.rules,
         side_by_side=measurement.arguments.side_by_side,
     )
     about: dict[str, Any] = {
-        name: benchmark.side_of(side.number, benchmark.manifest_of(side), one)
-        for name, side, one in zip(("old", "new"), sides, servers, strict=True)
+        name: side_of(one.number, one.manifest, started)
+        for name, one, started in zip(("old", "new"), (older, newer), servers, strict=True)
     }
-    return judged(benchmark.compare(comparison, about, context), measurement.metric, newer.number)
+    return judged(compare(comparison, about, context), measurement.metric, newer.number)
 
 
 def judged(verdict: Verdict, metric: str, generation: int) -> Judged:
@@ -206,7 +210,7 @@ def judged(verdict: Verdict, metric: str, generation: int) -> Judged:
     result = metrics.get(metric) if isinstance(metrics, dict) else None
     if not isinstance(result, dict):
         if verdict.outcome == "not run":
-            raise TaskError(f"the older server could not be measured: {verdict.reason}")
+            raise TaskError(f"it could not be measured: {verdict.reason}", remedy="What is known so far is on record.")
         raise UnresolvedError("start", verdict.reason, generation)
     found: Answer = {"failed": "fails", "passed": "passes"}.get(str(result["outcome"]), "unresolved")  # type: ignore[assignment]
     numbers = {name: result.get(name) for name in ("mean_ratio", "lower_bound_ratio", "upper_bound_ratio")}
