@@ -94,10 +94,7 @@ _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "verify": ("--generation", str.isdecimal),
     "export": ("--generation", str.isdecimal),
     "report": ("--run", lambda word: not word.startswith("-")),
-    "bench": ("--what", lambda word: word in ("store", "inspect", "load", "verdicts")),
-
-
-    "bench": ("--what", lambda word: word in ("store", "inspect", "load", "history", "compare")),
+    "bench": ("--what", lambda word: word in ("store", "inspect", "load", "verdicts", "history", "compare")),
     "inspect": ("--path", lambda word: not word.startswith("-")),
     # an output may begin with a dash, an option holds no space
     "explain": ("--text", lambda word: word == "-" or not word.startswith("-") or " " in word),

@@ -68,8 +68,6 @@ def bench_command(options: Mapping[str, Any]) -> int:
         from crossgrade.commands.bench_verdicts import bench_verdicts
 
         return guarded(bench_verdicts)
-
-
     if options["what"] in ("compare", "history"):
         from crossgrade.commands.bench_history import bench_compare, bench_history
 
@@ -80,10 +78,7 @@ def bench_command(options: Mapping[str, Any]) -> int:
 def _unknown(what: str) -> int:
     raise WrongOptionsError(
         f"--what {what}: nothing is measured by that name",
-        remedy="Say `bench`, `bench store`, `bench inspect`, `bench load` or `bench verdicts`.",
-
-
-        remedy="Say `bench`, `bench store`, `bench inspect`, `bench load`, `bench history` or `bench compare A B`.",
+        remedy="Say `bench`, or `bench` with `store`, `inspect`, `load`, `verdicts`, `history` or `compare A B`.",
     )
 
 

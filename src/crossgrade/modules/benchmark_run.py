@@ -103,13 +103,10 @@ def compare(comparison: Comparison, sides: Mapping[str, Any], context: ApplyCont
         verdict = judge_benchmark(samples, rules, comparison.stored)
     except TaskError as error:
         verdict = judge_broken(error, done, what)
+    update_index(context.store)
     lost = tuple(Finding("warning", subject, words) for subject, words in done.ended_workers)
     figures = {**verdict.figures, "samples": str(file)}
     return replace(verdict, findings=(*verdict.findings, *lost), figures=figures)
-
-
-    update_index(context.store)
-    return replace(verdict, figures={**verdict.figures, "samples": str(file)})
 
 
 def _measure(

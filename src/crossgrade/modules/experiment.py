@@ -29,7 +29,7 @@ from crossgrade.gates.experiments import (
 from crossgrade.jsontype import JSON
 from crossgrade.modules import gate
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Unchanged
-from crossgrade.modules.server import ServerArguments, check_command, read_mapping
+from crossgrade.modules.server import ServerArguments, check_command, read_server
 from crossgrade.playbook.arguments import argument
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
 
     candidate = gate.find_candidate(arguments.generation, None, host)
     experiment = find_experiment(arguments.experiment, arguments.variant)
-    server = read_mapping(ServerArguments, arguments.server, "experiment: server")
+    server = read_server(arguments.server, "experiment: server")
     check_command(server.command)
     check(arguments)
     versions: dict[str, str] = {}
