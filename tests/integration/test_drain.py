@@ -104,7 +104,9 @@ def test_requests_are_done_before_the_unit_is_stopped(service: Service) -> None:
     planned = plan_module(drain.MODULE, service.arguments(), service.host)
     assert isinstance(planned, Change)
     assert planned.summary == "stop sglang.service once its requests are done, after 300 s at the latest"
+    began = time.time()
     outcome = run_module(drain.MODULE, service.arguments(), service.host)
+    assert began <= outcome.values[drain.CLOSED_AT] <= time.time()
     assert service.whole() == [True, True]
     assert outcome.values["cut_off"] == 0
     assert outcome.values["signalled"] is True

@@ -16,7 +16,7 @@ SPEED, FIRST = "output_tokens_per_second", "ttft_median"
 def launch(run: int, number: int, speed: float, **others: object) -> StoredLaunch:
     values: dict[str, object] = {
         "run": f"run-{run}", "samples": f"runs/run-{run}/benchmark.jsonl", "end": number, "pair": number, "side": "old",
-        "generation": 1, "manifest": "m", "profile": "p", "server": "s", "host": "h",
+        "generation": 1, "manifest": "m", "profile": "p", "starts": "s", "host": "h",
         "started_at": 1000.0 * run + number, "metrics": {SPEED: speed, FIRST: 10 / speed}, **others,
     }  # fmt: skip
     return StoredLaunch(**values)  # type: ignore[arg-type]

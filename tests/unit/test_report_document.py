@@ -95,6 +95,10 @@ def activated(**values: float) -> dict[str, Any]:
     return {"module": "activate", "status": "changed", "time": 0.0, "seconds": 0.0, "values": values}
 
 
+def drained(**values: float) -> dict[str, Any]:
+    return {"module": "drain", "status": "changed", "time": 0.0, "seconds": 0.0, "values": values}
+
+
 UP = activated(service_restarted_at=150.0, service_healthy_at=180.0)
 
 
@@ -108,6 +112,9 @@ UP = activated(service_restarted_at=150.0, service_healthy_at=180.0)
         ([stop(100.0, "systemctl", "stop", "sglang"), {**UP, "values": {}}], True, None, "health"),
         ([stop(100.0, "systemctl", "stop", "sglang")], False, None, "old server"),
         ([activated()], True, None, "no event tells"),
+        ([drained(closed_at=120.0), UP], True, 60.0, "from the stop"),
+        ([drained(closed_at=120.0), stop(152.0, "systemctl", "stop", "x"), UP], True, 60.0, "from the stop"),
+        ([drained(requests=0), UP], True, 30.0, "from the restart"),
         ([], True, None, "no event tells"),
     ],
 )

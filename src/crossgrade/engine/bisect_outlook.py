@@ -127,7 +127,7 @@ def _outlook(
     from crossgrade.modules.benchmark_asked import baseline_of
     from crossgrade.modules.bisect_build import Measurement
     from crossgrade.modules.python_env import wanted_of
-    from crossgrade.modules.server import ServerArguments, read_mapping, what_starts
+    from crossgrade.modules.server import read_server, what_starts
 
     store, (older, newer) = prepared.request.store, pair
     name = prepared.request.playbook.name
@@ -140,7 +140,7 @@ def _outlook(
     arguments, view = watched.environments[-1]
     wanted = wanted_of(arguments, view)
     chosen = _benchmark(watched.benchmarks, question, newer)
-    server = read_mapping(ServerArguments, chosen.server, "benchmark: server")
+    server = read_server(chosen.server, "benchmark: server")
     if obstacle := gate.lacking_gpu(server.needs_gpu):
         raise CrossgradeError(f"the servers cannot be measured: {obstacle}")
     profile, loss = _load(chosen, question)

@@ -22,6 +22,7 @@ from crossgrade.playbook.arguments import argument
 LOOK_SECONDS = 30.0
 START_SECONDS = 120.0
 PAUSE_SECONDS = 0.2
+CLOSED_AT = "closed_at"  # since when it takes no new request: seconds since the Epoch
 _STOPPED = ("inactive", "failed")
 
 
@@ -93,6 +94,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         _keep_settings(arguments, context)
         serving = listener(arguments.port)
         found = in_flight(arguments.host, arguments.port)
+        closed_at = time.time()
         signalled = _let_it_finish(arguments, found.engine, serving, context)
         drained = wait_until_idle(
             lambda: in_flight(arguments.host, arguments.port, found.path),
@@ -100,6 +102,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
             arguments.timeout,
             context.progress,
         )
+        closed_at = closed_at if signalled else time.time()
         _stop(arguments, context)
     cut_off = drained.left if drained.why == "deadline" else 0
     message = {
@@ -115,6 +118,7 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         "ended_by": drained.why,
         "told_by": found.path,
         "signalled": signalled,
+        CLOSED_AT: closed_at,
     }
     return Outcome(values, message=f"{arguments.unit} is stopped; {message}")
 

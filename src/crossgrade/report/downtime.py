@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossgrade.modules.activate import HEALTHY_AT, RESTARTED_AT
+from crossgrade.modules.drain import CLOSED_AT
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ class Downtime:
 def downtime_of(tasks: Iterable[Mapping[str, Any]], *, ended_well: bool) -> Downtime:
     """From the stop of the old server (or, without one, its restart) to the first look that found the new one healthy.
 
-    `tasks` are the events `task_result` in their order. The stop is a task that runs `systemctl stop`; what a person
-    stopped by hand no event tells. After a failure the old server is started again, and no event tells when it was
-    healthy.
+    `tasks` are the events `task_result` in their order. The stop is a `drain`, from when the server took no new
+    request, or a task that runs `systemctl stop`; what a person stopped by hand no event tells. After a failure the
+    old server is started again, and no event tells when it was healthy.
     """
     stopped_at: float | None = None
     restarted_at: float | None = None
@@ -32,6 +33,9 @@ def downtime_of(tasks: Iterable[Mapping[str, Any]], *, ended_well: bool) -> Down
             began = float(task.get("time", 0.0)) - float(task.get("seconds", 0.0))
             stopped_at = began if stopped_at is None else stopped_at
         values = task.get("values")
+        if task.get("module") == "drain" and isinstance(values, Mapping):
+            closed_at = _number(values.get(CLOSED_AT), None)
+            stopped_at = closed_at if stopped_at is None else stopped_at
         if task.get("module") == "activate" and isinstance(values, Mapping):
             restarted_at = _number(values.get(RESTARTED_AT), restarted_at)
             healthy_at = _number(values.get(HEALTHY_AT), healthy_at)
