@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,7 @@ from crossgrade.bench.load_profile import LoadProfile
 from crossgrade.bench.paired import run_pairs
 from crossgrade.bench.profiles import run_profiles
 from crossgrade.bench.server_process import RunningServer, ServerSpec, launch
-from crossgrade.bench.statistics import Decision
+from crossgrade.bench.statistics import Decision, NonInferiority
 from crossgrade.errors import TaskError
 from crossgrade.gates.benchmark import decided
 from crossgrade.gates.benchmark_rules import BenchmarkRules
@@ -35,6 +35,10 @@ PROFILES = tuple(
 )
 RULES = BenchmarkRules({"output_tokens_per_second": ALLOWED, "ttft_median": ALLOWED}, maximum_pairs=8)
 LOSSES = (0.02, 0.05, 0.10)
+HEAD = (
+    *("slow-down", "loss", "should be", "right", "wrong", "inconclusive", "void", "repetitions", "pairs (mean)"),
+    "measured loss",
+)
 Class = Literal["right", "wrong", "inconclusive", "void"]
 
 
@@ -56,13 +60,17 @@ CASES = (Planted("constant", 0.0), *(Planted(kind, loss) for loss in LOSSES for 
 
 @dataclass(frozen=True)
 class Repetition:
-    """One benchmark of one case: what was decided, after how many pairs, and what share of the machine others took."""
+    """One benchmark of one case: what was decided, after how many pairs, and what share of the machine others took.
+
+    `measured` has the loss that was measured of each target (a share; below 0 it was faster), by its title.
+    """
 
     kind: str
     loss: float
     outcome: Decision | Literal["void"]
     pairs: int
     others: float | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def judged(self) -> Class:
@@ -94,9 +102,15 @@ def repeat(planted: Planted, folder: Path) -> Repetition:
     others = round(sum(shares) / len(shares), 3) if shares else None
     if not samples.count:
         return Repetition(planted.kind, planted.loss, "void", 0, others)
-    outcomes = {one.outcome for one in judge_targets(samples, RULES, None)}
+    judged = judge_targets(samples, RULES, None)
+    outcomes = {one.outcome for one in judged}
     outcome: Decision = "failed" if "failed" in outcomes else "passed" if outcomes == {"passed"} else "inconclusive"
-    return Repetition(planted.kind, planted.loss, outcome, samples.count, others)
+    measured = {one.title: _loss(one.result) for one in judged if isinstance(one.result, NonInferiority)}
+    return Repetition(planted.kind, planted.loss, outcome, samples.count, others, measured)
+
+
+def _loss(result: NonInferiority) -> float:
+    return round(1 - (result.mean_ratio if result.higher_is_better else 1 / result.mean_ratio), 5)
 
 
 def prove(repetitions: int, folder: Path, record: Path | None, tell: Callable[[Repetition], None]) -> list[Repetition]:
@@ -134,9 +148,7 @@ def read_repetitions(record: Path) -> list[Repetition]:
 def proof_table(repetitions: Iterable[Repetition]) -> list[Sequence[str]]:
     """Rows of the table, the first its head."""
     all_of_them = list(repetitions)
-    rows: list[Sequence[str]] = [
-        ("slow-down", "loss", "should be", "right", "wrong", "inconclusive", "void", "repetitions", "pairs (mean)")
-    ]
+    rows: list[Sequence[str]] = [HEAD]
     for planted in CASES:
         of_case = [one for one in all_of_them if (one.kind, one.loss) == (planted.kind, planted.loss)]
         if not of_case:
@@ -146,5 +158,12 @@ def proof_table(repetitions: Iterable[Repetition]) -> list[Sequence[str]]:
         pairs = sum(one.pairs for one in of_case) / len(of_case)
         name = planted.kind if planted.loss else "none"
         loss = f"{100 * planted.loss:g}%"
-        rows.append((name, loss, should, *map(str, counts), str(len(of_case)), f"{pairs:.1f}"))
+        rows.append((name, loss, should, *map(str, counts), str(len(of_case)), f"{pairs:.1f}", _measured(of_case)))
     return rows
+
+
+def _measured(repetitions: Sequence[Repetition]) -> str:
+    """The loss of the target that lost most in the mean over all repetitions: what was there to be found."""
+    titles = {title for one in repetitions for title in one.measured}
+    losses = [[one.measured[title] for one in repetitions if title in one.measured] for title in titles]
+    return f"{100 * max(sum(of) / len(of) for of in losses):.1f}%" if losses else "?"
