@@ -92,6 +92,7 @@ def test_slower_fails_with_the_numbers(host: ModuleHost) -> None:
     assert outcome.values["verdict"] == "failed"
     assert outcome.message.startswith("output ")
     assert "tokens/s (ratio 0.5" in outcome.message
+    assert "`crossgrade bisect --from 1 --to 3 --metric output_tokens_per_second` finds" in outcome.message
     assert "allowed loss 20%" in outcome.message
     planned = plan_module(benchmark.MODULE, arguments(3), host)
     assert isinstance(planned, Change)
@@ -183,7 +184,7 @@ def test_arguments_are_checked_when_planning(host: ModuleHost, others: dict[str,
 def test_without_a_driver_a_server_for_gpus_is_not_measured(
     store: Store, host: ModuleHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crossgrade.inspect.machine.driver_version", lambda: None)
+    monkeypatch.setattr("crossgrade.inspect.machine.driver_version", lambda *_: None)
     asked = arguments(2, server={**SERVER, "needs_gpu": True}, on_not_run="warn")
     planned = plan_module(benchmark.MODULE, asked, host)
     assert isinstance(planned, Change)

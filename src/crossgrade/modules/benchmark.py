@@ -258,7 +258,19 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
         "baseline": baseline.number,
         BASELINE_MANIFEST: manifest_of(baseline),
     }
-    return gate.conclude(replace(verdict, figures=figures), state.check, arguments.on_not_run, context)
+    reason = verdict.reason + _next(verdict, baseline.number, arguments.generation)
+    return gate.conclude(replace(verdict, reason=reason, figures=figures), state.check, arguments.on_not_run, context)
+
+
+def _next(verdict: Verdict, older: int, newer: int) -> str:
+    """The command that finds out which change brings a loss, for one that was shown; "" for anything else."""
+    from crossgrade.gates.benchmark_rules import METRICS
+
+    shown = (one for one in verdict.findings if one.message.startswith("failed: ") and "mean_ratio" in one.evidence)
+    metric = next((name for one in shown if (name := one.subject.rpartition(": ")[2]) in METRICS), None)
+    if metric is None:
+        return ""
+    return f"; `crossgrade bisect --from {older} --to {newer} --metric {metric}` finds which change brings it"
 
 
 MODULE = Module(
