@@ -17,7 +17,8 @@ from tests.support.nvml_stub import build_nvml
 
 from crossgrade.bench import server_process
 from crossgrade.bench.gpu_release import GpuMemoryHeldError
-from crossgrade.bench.server_process import ServerSpec, ServerStartError, free_port, launch, listens
+from crossgrade.bench.listening import get
+from crossgrade.bench.server_process import ServerEndedError, ServerSpec, ServerStartError, free_port, launch, listens
 from crossgrade.modules.server import gpus_in_use
 from crossgrade.process import StartError
 
@@ -93,6 +94,28 @@ def test_a_server_that_crashes_while_starting_names_the_signal(tmp_path: Path) -
     code = "import os, signal; os.kill(os.getpid(), signal.SIGABRT)"
     with pytest.raises(ServerStartError, match="killed by SIGABRT"):
         launch(script(code), tmp_path / "log").__enter__()
+
+
+def test_a_server_that_is_still_dying_when_its_clients_know_has_ended(tmp_path: Path) -> None:
+    code = """
+import os, socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    connection, _ = listener.accept()
+    asked = connection.recv(999)
+    if b"/die" in asked:
+        listener.close()
+        connection.close()
+        time.sleep(0.4)
+        os._exit(3)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    connection.close()
+"""
+    with (
+        pytest.raises(ServerEndedError, match=r"ended by itself while it was in use \(exit code 3"),
+        launch(script(code), tmp_path / "log") as server,
+    ):
+        get("127.0.0.1", int(server.base_url.rpartition(":")[2]), "/die", 5.0)
 
 
 def test_a_server_that_never_listens(tmp_path: Path) -> None:
@@ -210,6 +233,31 @@ def test_another_port_is_tried_when_the_first_is_taken(tmp_path: Path, monkeypat
         wanted = ports[1]
         monkeypatch.setattr(server_process, "free_port", lambda _: ports.pop(0))
         with launch(spec(), tmp_path / "log") as server:
+            assert server.base_url.endswith(f":{wanted}")
+
+
+def test_a_taken_port_is_noticed_though_the_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang says this and asks whoever has its port for two minutes before it ends; here it would never end."""
+    code = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+address = ("127.0.0.1", int(sys.argv[1]))
+try:
+    HTTPServer.allow_reuse_address = False
+    server = HTTPServer(address, Handler)
+except OSError as error:
+    print(f"[Errno 98] error while attempting to bind on address {address}: address already in use", flush=True)
+    time.sleep(600)
+server.serve_forever()
+"""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [other.getsockname()[1], free_port("127.0.0.1")]
+        wanted = ports[1]
+        monkeypatch.setattr(server_process, "free_port", lambda _: ports.pop(0))
+        with launch(script(code, start_timeout=30.0), tmp_path / "log") as server:
             assert server.base_url.endswith(f":{wanted}")
 
 

@@ -88,7 +88,9 @@ def test_a_void_launch_is_measured_again_and_told() -> None:
     verdict = judge_benchmark(samples, RULES)
     assert verdict.passed
     assert verdict.reason.endswith("; 1 void launch measured again")
-    [warning] = verdict.of_level("warning")
+    [warning] = [
+        each for each in verdict.of_level("warning") if "measured again" in each.message
+    ]  # others: a busy machine
     assert warning.message == (
         "measured again: new server: GPU 0: hw_thermal_slowdown held the clocks down at 3 of 9 looks"
     )
@@ -106,7 +108,7 @@ def test_gpus_that_always_throttle_leave_no_verdict() -> None:
 def test_a_candidate_that_twice_fails_requests_fails() -> None:
     once = judge_benchmark(run([GOOD, FAILING]), RULES)
     assert once.passed, "once may be chance; it is told"
-    assert once.of_level("warning")
+    assert any("measured again" in each.message for each in once.of_level("warning"))
     # the order is old, new; void; then old, new again
     twice = run([GOOD, FAILING, GOOD, FAILING])
     assert len(twice.void) == 2

@@ -157,20 +157,27 @@ def launch(spec: ServerSpec, log: Path) -> Iterator[RunningServer]:
             try:
                 yield server
             except StallError as stall:
-                raise _stalled(spec, process, stall) from stall
+                raise _stalled(spec, process, port, stall) from stall
             except Exception as error:
-                raise_if_ended(spec, process, error)
+                raise_if_ended(spec, process, port, error)
                 raise
-            raise_if_ended(spec, process, None)
+            raise_if_ended(spec, process, port, None)
             watch.running(process.members())
         watch.wait(kernel_view)
         return
 
 
-def raise_if_ended(spec: ServerSpec, process: RunningProcess, cause: Exception | None) -> None:
-    """Raises ServerEndedError for a server whose program is no longer there."""
-    if Path(f"/proc/{process.pid}").exists():
-        return
+def raise_if_ended(spec: ServerSpec, process: RunningProcess, port: int, cause: Exception | None) -> None:
+    """Raises ServerEndedError for a server whose program is no longer there.
+
+    One that listens no more is given `END_SECONDS` to end: the kernel closes the connections of a dying process, which
+    is how its clients learn of it, before the process is gone.
+    """
+    program, deadline = Path(f"/proc/{process.pid}"), time.monotonic() + END_SECONDS
+    while program.exists():
+        if listening_sockets(port) or time.monotonic() > deadline:
+            return
+        time.sleep(FIRST_PAUSE_SECONDS)
     seconds = time.monotonic() - process.started_at
     returncode = process.wait(END_SECONDS)  # what is left of it is being stopped
     how = "" if returncode is None else f"{describe_returncode(returncode)}, "
@@ -181,10 +188,10 @@ def raise_if_ended(spec: ServerSpec, process: RunningProcess, cause: Exception |
     ) from cause
 
 
-def _stalled(spec: ServerSpec, process: RunningProcess, stall: StallError) -> ServerError:
+def _stalled(spec: ServerSpec, process: RunningProcess, port: int, stall: StallError) -> ServerError:
     """The error for a server that hangs, with what it was doing; for one that has ended, that."""
     try:
-        raise_if_ended(spec, process, stall)
+        raise_if_ended(spec, process, port, stall)
     except ServerEndedError as ended:
         return ended
     stacks = keep_stacks(spec, process)
@@ -217,8 +224,9 @@ def wait_until_healthy(spec: ServerSpec, port: int, process: RunningProcess) -> 
     while True:
         returncode = process.wait(pause)
         words = last_words(process, spec)
+        complaints = [line for line in words if any(sign in line.lower() for sign in PORT_TAKEN)]
         if returncode is not None:
-            if any(sign in line.lower() for line in words for sign in PORT_TAKEN):
+            if complaints:
                 raise _PortTakenError("the server found its port taken")
             seconds = time.monotonic() - process.started_at
             raise ServerStartError(
@@ -226,6 +234,9 @@ def wait_until_healthy(spec: ServerSpec, port: int, process: RunningProcess) -> 
                 process.log,
                 words,
             )
+        # SGLang goes on for two minutes after it could not bind: its warm-up asks whoever has the port.
+        if any(str(port) in line for line in complaints) and listened_to_by_others(process, port):
+            raise _PortTakenError("the server found its port taken")
         left = deadline - time.monotonic()
         if left <= 0:
             raise ServerStartError(
@@ -266,6 +277,11 @@ def ask_for_health(host: str, port: int, paths: Sequence[str], timeout: float) -
         if answer not in NO_SUCH_PATH:
             break
     return path, answer
+
+
+def listened_to_by_others(process: RunningProcess, port: int) -> bool:
+    """Whether somebody listens on the TCP port, and none of the server's processes does."""
+    return bool(listening_sockets(port)) and not listens(process.members(), port)
 
 
 def listens(pids: tuple[int, ...], port: int) -> bool:
