@@ -89,6 +89,15 @@ class ModuleHost:
     def playbook_directory(self) -> Path:
         return self.directory / "playbook"
 
+    @property
+    def search_directories(self) -> Sequence[Path]:
+        return (self.playbook_directory,)
+
+    def read_variables(self, file: Path) -> Mapping[str, Any]:
+        from crossgrade.playbook.loader import load_variables
+
+        return load_variables(file).values
+
     def predicted(self, kind: str, key: str) -> JSON:
         return self.predictions.get((kind, key))
 

@@ -45,6 +45,7 @@ def build_walk(
 ) -> Walk:
     """A walk of one play on one host: of a plan without `files`, of a run with them."""
     request = prepared.request
+    machine.library = prepared.playbook.library
     return Walk(
         play=play,
         host=host.name,
@@ -60,6 +61,7 @@ def build_walk(
         selection=Selection(request.only_tags, request.skip_tags),
         sleep=sleep,
         predicted=predicted or {},
+        library=prepared.playbook.library,
     )
 
 

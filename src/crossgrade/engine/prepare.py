@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from crossgrade.engine.failpoints import VARIABLES
 from crossgrade.engine.request import ROOT_VARIABLE, Request
+from crossgrade.engine.surroundings import role_variables
 from crossgrade.errors import WrongOptionsError
 from crossgrade.modules import NAMES, arguments_of
 from crossgrade.playbook.check import check_templates
@@ -18,6 +20,7 @@ from crossgrade.playbook.inventory import Host, Inventory, load_inventory
 from crossgrade.playbook.loader import ModuleCatalogue, load_playbook, load_variables
 from crossgrade.playbook.model import Play, Playbook
 from crossgrade.playbook.positions import PlaybookErrors
+from crossgrade.playbook.roles import with_layers
 from crossgrade.playbook.templating import Templar
 from crossgrade.playbook.variables import Precedence, Scope
 from crossgrade.store.layout import Store
@@ -58,7 +61,7 @@ def prepare(request: Request) -> Prepared:
 
     Raises PlaybookErrors (exit code 4) for the playbook and WrongOptionsError for hosts that do not exist.
     """
-    playbook = load_playbook(request.playbook, ModuleCatalogue(NAMES, arguments_of))
+    playbook = load_playbook(request.playbook, ModuleCatalogue(NAMES, arguments_of), request.extra_vars)
     inventory = load_inventory(request.inventory, playbook.directory)
     plays = []
     for play in playbook.plays:
@@ -87,17 +90,23 @@ def play_scope(prepared: Prepared, play: Play, host: Host, *, check_mode: bool) 
     """The variables of a play on a host, layer over layer as Ansible documents it. Raises PlaybookErrors."""
     request = prepared.request
     scope = prepared.inventory.scope(host)
-    scope = scope.with_layer(Precedence.MAGIC, magic_variables(prepared, host, check_mode=check_mode), templated=False)
+    scope = scope.with_layer(
+        Precedence.MAGIC, magic_variables(prepared, play, host, check_mode=check_mode), templated=False
+    )
     scope = scope.with_layer(Precedence.PLAY_VARS, play.vars, spot=play.spot_of("vars"))
     scope = scope.with_layer(Precedence.EXTRA_VARS, request.extra_vars)
+    for role in play.roles:
+        scope = with_layers(scope, role.public_layers())
+    scope = scope.with_layer(Precedence.MAGIC, role_variables(play.roles), templated=False)
+    library, directory = prepared.playbook.library, play.directory or prepared.playbook.directory
     for raw in play.vars_files:
         name = str(Templar(scope).template(raw))
-        variables = load_variables(prepared.playbook.directory / name)
+        variables = library.variables_in(directory / name) if library else load_variables(directory / name)
         scope = scope.with_layer(Precedence.PLAY_VARS_FILES, variables.values, spot=variables.spot)
     return scope
 
 
-def magic_variables(prepared: Prepared, host: Host, *, check_mode: bool) -> dict[str, Any]:
+def magic_variables(prepared: Prepared, play: Play, host: Host, *, check_mode: bool) -> dict[str, Any]:
     """The variables that crossgrade itself gives. `crossgrade_active` is the number of the active generation or none.
 
     `crossgrade_active` is as it was when the play began.
@@ -108,7 +117,7 @@ def magic_variables(prepared: Prepared, host: Host, *, check_mode: bool) -> dict
         "group_names": list(host.groups),
         "groups": {name: list(members) for name, members in prepared.inventory.groups.items()},
         "play_hosts": [each.name for each in prepared.hosts],
-        "playbook_dir": str(prepared.playbook.directory),
+        "playbook_dir": str(play.directory or prepared.playbook.directory),
         "ansible_check_mode": check_mode,
         ROOT_VARIABLE: str(request.root),
         "crossgrade_store": str(request.store.root),
@@ -127,6 +136,7 @@ def plan_basis(prepared: Prepared, store: Store, observe: Callable[[], Mapping[s
     variables = "\n".join(f"{name}={request.extra_vars[name]!r}" for name in sorted(request.extra_vars))
     return {
         "playbook": sha256(text).hexdigest(),
+        **_other_files(prepared.playbook),
         "extra variables": sha256(variables.encode()).hexdigest(),
         "hosts": [host.name for host in prepared.hosts],
         "tags": [list(request.only_tags), list(request.skip_tags)],
@@ -135,6 +145,15 @@ def plan_basis(prepared: Prepared, store: Store, observe: Callable[[], Mapping[s
         "generations": [[each.number, each.identity, each.state] for each in store.generations()],
         **observe(),
     }
+
+
+def _other_files(playbook: Playbook) -> dict[str, str]:
+    """The sha256 of each file of tasks or variables that was read up to now, by its name for people."""
+    found = {}
+    for path, digest in sorted((playbook.library.digests if playbook.library else {}).items()):
+        inside = Path(path).is_relative_to(playbook.directory)
+        found[f"file {Path(path).relative_to(playbook.directory) if inside else path}"] = digest
+    return found
 
 
 def process_environment() -> dict[str, str]:

@@ -94,10 +94,12 @@ def find_root(playbook: Path, option: str, extra_vars: Mapping[str, Any]) -> Pat
         return _real(option)
     given = extra_vars.get(ROOT_VARIABLE)
     # Only a playbook that mentions it is parsed here: `status` and `rollback` stay quick.
-    if given is None and playbook.is_file() and ROOT_VARIABLE.encode() + b":" in playbook.read_bytes():
-        from crossgrade.playbook.loader import peek_variables
+    if given is None and playbook.is_file():
+        text = playbook.read_bytes()
+        if ROOT_VARIABLE.encode() + b":" in text or b"import_playbook:" in text:
+            from crossgrade.playbook.loader import peek_variables
 
-        given = peek_variables(playbook).get(ROOT_VARIABLE)
+            given = peek_variables(playbook).get(ROOT_VARIABLE)
     if given is None:
         return _real(".crossgrade") / playbook.stem
     if "{{" in str(given):

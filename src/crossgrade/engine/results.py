@@ -21,7 +21,8 @@ class TaskResult:
     `values` is what `register` sees beside the common keys. In a plan `known=False` says that the values
     are only known after the run. `summary` is what was done, or will be. `foreseen` is of a gate in a deep plan.
     Of a failed one, `output` is what its failed programs printed, which is looked at and kept nowhere, and
-    `explanations` are the known failures in it. `warnings` are those of the plan.
+    `explanations` are the known failures in it. `warnings` are those of the plan. `included` are
+    variables of `include_vars`.
     """
 
     status: Status
@@ -35,6 +36,7 @@ class TaskResult:
     differences: tuple[Difference, ...] = ()
     verdict: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    included: Mapping[str, Any] = field(default_factory=dict)
     predicts: tuple[Prediction, ...] = ()
     item: Any = None
     has_item: bool = False

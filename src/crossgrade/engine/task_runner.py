@@ -91,6 +91,7 @@ class TaskRunner:
             templar.evaluate_condition,
             self.verbosity,
             printed=printed,
+            directories=templar.directories,
         )
         if self.machine.watch is not None:
             self.machine.watch(task.module, arguments, view)
@@ -187,5 +188,6 @@ def _result(module: Module[Any, Any], change: Change, outcome: Outcome) -> TaskR
         differences=outcome.differences or change.differences,
         verdict=outcome.verdict.to_json() if outcome.verdict else None,
         facts=outcome.facts,
+        included=outcome.included,
         warnings=change.warnings,
     )

@@ -17,6 +17,7 @@ from crossgrade.store.layout import Store
 
 if TYPE_CHECKING:
     from crossgrade.engine.deep import Foresight
+    from crossgrade.playbook.library import Library
     from crossgrade.process import Completed
 
 
@@ -44,6 +45,7 @@ class Machine:
     space: list[Space] = field(default_factory=list)
     foresight: Foresight | None = None
     watch: Callable[[str, Any, TaskView], None] | None = None
+    library: Library | None = None
 
     def predict(self, predictions: Sequence[Prediction]) -> None:
         for prediction in predictions:
@@ -84,6 +86,7 @@ class TaskView:
     verbosity: int = 0
     on_line: Callable[[str], None] | None = None
     printed: list[str] = field(default_factory=list)
+    directories: tuple[Path, ...] = ()
 
     @property
     def store(self) -> Store:
@@ -99,7 +102,17 @@ class TaskView:
 
     @property
     def playbook_directory(self) -> Path:
-        return self.machine.playbook_directory
+        return self.directories[-1] if self.directories else self.machine.playbook_directory
+
+    @property
+    def search_directories(self) -> tuple[Path, ...]:
+        return self.directories or (self.machine.playbook_directory,)
+
+    def read_variables(self, file: Path) -> Mapping[str, Any]:
+        from crossgrade.playbook.loader import load_variables
+
+        library = self.machine.library
+        return (library.variables_in(file) if library else load_variables(file)).values
 
     @property
     def confirm_within(self) -> int | None:

@@ -8,16 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from crossgrade.engine.events import Events
 from crossgrade.engine.explained import explained, sentence
+from crossgrade.engine.handling import Handlers
+from crossgrade.engine.including import Including, RoleRuns
 from crossgrade.engine.plan import Action, Foreseen, PlannedTask
 from crossgrade.engine.results import Counts, TaskResult, combine_loop, not_run, result_event
 from crossgrade.engine.retrying import attempts
+from crossgrade.engine.surroundings import scope_of
 from crossgrade.engine.task_runner import TaskRunner
 from crossgrade.errors import CrossgradeError
+from crossgrade.playbook.library import Library
 from crossgrade.playbook.model import Block, Play, Step, Task
+from crossgrade.playbook.roles import Role
+from crossgrade.playbook.statements import DYNAMIC
 from crossgrade.playbook.tags import is_selected
 from crossgrade.playbook.templating import DependsOnUnknown, Templar
 from crossgrade.playbook.variables import Precedence, Scope, Unknown
@@ -62,10 +69,22 @@ class Walk:
     planned: list[PlannedTask] = field(default_factory=list)
     differing: int = 0
     gates_not_run: list[str] = field(default_factory=list)
+    library: Library | None = None
+    roles: list[Role] = field(default_factory=list)
+    role_runs: RoleRuns = field(default_factory=RoleRuns)
     _known: dict[str, Any] = field(default_factory=dict)
-    _notified: list[str] = field(default_factory=list)
+    _included: dict[str, Any] = field(default_factory=dict)
     _in_rescue: int = 0
     _rescuable: int = 0
+
+    def __post_init__(self) -> None:
+        self.handlers = Handlers(list(self.play.handlers), self._handler_name)
+        self.roles = [*self.play.roles]
+
+    @property
+    def directory(self) -> Path:
+        """The folder of the play's file."""
+        return self.play.directory or self.runner.machine.playbook_directory
 
     @property
     def check_mode(self) -> bool:
@@ -74,16 +93,16 @@ class Walk:
     def run(self) -> None:
         """Walk the sections of the play, each with its handlers. Raises HostFailed at the first unrescued failure."""
         self.events.emit("play_started", play=self.play.name or ", ".join(self.play.hosts))
-        if self._templar(self.scope).boolean(self.play.gather_facts, default=False):
+        if self.templar(self.scope).boolean(self.play.gather_facts, default=False):
             self._gather_facts()
         for _, steps in self.play.sections():
             try:
-                self._steps(steps)
+                self.steps(steps)
             except HostFailed:
-                if self._templar(self.scope).boolean(self.play.force_handlers, default=False):
-                    self._run_handlers()
+                if self.templar(self.scope).boolean(self.play.force_handlers, default=False):
+                    self.run_handlers()
                 raise
-            self._run_handlers()
+            self.run_handlers()
 
     def _gather_facts(self) -> None:
         from crossgrade.inspect.machine import collect_facts
@@ -98,7 +117,7 @@ class Walk:
 
     # ---- blocks
 
-    def _steps(self, steps: Sequence[Step]) -> None:
+    def steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
             if isinstance(step, Block):
                 self._block(step)
@@ -106,10 +125,12 @@ class Walk:
                 self._task(step)
 
     def _block(self, block: Block) -> None:
+        if block.role is not None and self.role_runs.is_done(block.role):
+            return
         self._rescuable += bool(block.rescue)
         try:
             try:
-                self._steps(block.block)
+                self.steps(block.block)
             finally:
                 self._rescuable -= bool(block.rescue)
         except HostFailed as failure:
@@ -117,7 +138,9 @@ class Walk:
                 raise
             self._rescue(block, failure)
         finally:
-            self._steps(block.always)
+            self.steps(block.always)
+        if block.role is not None:
+            self.role_runs.note_end(block.role)
 
     def _rescue(self, block: Block, failure: HostFailed) -> None:
         self.counts.failed -= 1
@@ -129,50 +152,64 @@ class Walk:
         self._known["ansible_failed_result"] = failure.result.registered()
         self._in_rescue += 1
         try:
-            self._steps(block.rescue)
+            self.steps(block.rescue)
         finally:
             self._in_rescue -= 1
 
     # ---- one task
 
     def _task(self, task: Task, *, handler: bool = False) -> None:
+        handler = handler or self.handlers.running
         if not handler and not is_selected(task.tags, self.selection.only, self.selection.skip):
             return
-        scope = (
-            self.scope.with_layer(Precedence.BLOCK_AND_TASK_VARS, task.vars, spot=task.vars_spots)
-            if task.vars
-            else self.scope
-        )
-        templar = self._templar(scope)
+        scope = scope_of(task, self.scope, self.directory)
+        templar = self.templar(scope)
         name = self._name(task, templar)
         self.events.emit("task_started", task=task.uid, name=name, module=task.module, handler=handler)
+        if task.module in DYNAMIC and self.library is not None:
+            Including(self, task, name, self.library).run(scope, templar)
+            return
         if task.loop is None:
-            result = self._ignoring(task, templar, self._attempts(task, name, scope))
-            self._remember(task, result.registered(), known=result.known)
-            self._tell(task, name, templar, result)
+            result = self.ignoring(task, templar, self._attempts(task, name, scope))
+            self.remember(task, result.registered(), known=result.known)
+            self.tell(task, name, templar, result)
         else:
             result = self._loop(task, name, scope, templar)
         self.counts.count(result)
+        self.role_runs.note_task(task, result)
+        if not result.known:
+            self._may_have_set(task)
         if not_run(result) and not result.failed:
             self.gates_not_run.append(name)
         if result.changed and (not result.failed or result.status == "ignored"):
             self._notify(task, templar)
         if result.failed and result.status != "ignored":
-            told = result.hidden() if self._hidden(task, templar) else result
-            raise HostFailed(task, name, result, told)
+            self.fail(task, name, templar, result)
+
+    def _may_have_set(self, task: Task) -> None:
+        """In a plan: variables that this task sets when its turn comes, if it does."""
+        if task.module == "set_fact":
+            unknown = Unknown(f"task {task.display_name!r}", certain=False)
+            self._known.update(dict.fromkeys((name for name in task.arguments if name != "cacheable"), unknown))
+        elif task.module == "include_vars":
+            self.scope = self.scope.with_unknown(f"the variables of task {task.display_name!r}")
+
+    def fail(self, task: Task, name: str, templar: Templar, result: TaskResult) -> None:
+        """Leave the walk. Raises HostFailed."""
+        raise HostFailed(task, name, result, result.hidden() if self._hidden(task, templar) else result)
 
     def _loop(self, task: Task, name: str, scope: Scope, templar: Templar) -> TaskResult:
         early: TaskResult | None = None
         items: Sequence[Any] = ()
         try:
-            items = self._items(task, templar)
+            items = self.items(task, templar)
         except DependsOnUnknown as unknown:
             early = TaskResult("may change", summary=f"loops over what is not known yet: {unknown}", known=False)
         except CrossgradeError as error:
-            early = self._ignoring(task, templar, TaskResult("failed", message=str(error), failed=True))
+            early = self.ignoring(task, templar, TaskResult("failed", message=str(error), failed=True))
         if early is not None:
-            self._remember(task, early.registered(), known=early.known)
-            self._tell(task, name, templar, early)
+            self.remember(task, early.registered(), known=early.known)
+            self.tell(task, name, templar, early)
             return early
         control = task.loop_control
         results = []
@@ -181,18 +218,18 @@ class Walk:
             if control.index_var:
                 values[control.index_var] = index
             item_scope = scope.with_layer(Precedence.LOOP, values, templated=False)
-            item_templar = self._templar(item_scope)
-            result = self._ignoring(task, item_templar, self._attempts(task, name, item_scope))
+            item_templar = self.templar(item_scope)
+            result = self.ignoring(task, item_templar, self._attempts(task, name, item_scope))
             result = replace(result, item=item, has_item=True)
-            self._tell(task, name, item_templar, replace(result, item=self._label(task, item, item_templar)))
+            self.tell(task, name, item_templar, replace(result, item=self.label(task, item, item_templar)))
             results.append(result)
         combined, registered = combine_loop(results, control.loop_var)
-        self._remember(task, registered, known=combined.known)
+        self.remember(task, registered, known=combined.known)
         if not results:
-            self._tell(task, name, templar, replace(combined, message="no items in the list"))
+            self.tell(task, name, templar, replace(combined, message="no items in the list"))
         return combined
 
-    def _items(self, task: Task, templar: Templar) -> Sequence[Any]:
+    def items(self, task: Task, templar: Templar) -> Sequence[Any]:
         # Ansible looks at `when` before the loop's list when the list cannot be templated: a condition that is
         # false for every item anyway makes an undefined list harmless.
         try:
@@ -216,7 +253,7 @@ class Walk:
             )
         return items
 
-    def _label(self, task: Task, item: Any, templar: Templar) -> Any:
+    def label(self, task: Task, item: Any, templar: Templar) -> Any:
         if task.loop_control.label is None:
             return item
         try:
@@ -239,7 +276,7 @@ class Walk:
             self.events.emit("task_progress", task=task.uid, message=message)
 
         try:
-            templar = self._templar(scope)
+            templar = self.templar(scope)
             return attempts(
                 lambda: self._attempt(task, name, scope),
                 unsatisfied,
@@ -254,7 +291,7 @@ class Walk:
             return TaskResult("failed", message=str(error), failed=True)
 
     def _attempt(self, task: Task, name: str, scope: Scope) -> TaskResult:
-        templar = self._templar(scope)
+        templar = self.templar(scope)
         try:
             for index, expression in enumerate(task.when):
                 if not templar.evaluate_condition(expression, task.spot_of("when", index)):
@@ -273,6 +310,7 @@ class Walk:
         result = self.runner.run_once(task, name, templar, environment, in_check_mode=in_check_mode, hidden=hidden)
         self.runner.machine.predict(result.predicts)
         self._known.update(result.facts)
+        self._included.update(result.included)
         if result.skipped:
             return result
         return self._judge(task, scope, result) if result.known else self._foresee_changed(task, scope, result)
@@ -318,7 +356,7 @@ class Walk:
             return replace(result, failed=True, status="failed", message=str(error))
         return result
 
-    def _ignoring(self, task: Task, templar: Templar, result: TaskResult) -> TaskResult:
+    def ignoring(self, task: Task, templar: Templar, result: TaskResult) -> TaskResult:
         if not result.failed:
             return result
         result = explained(result)
@@ -330,18 +368,19 @@ class Walk:
 
     # ---- variables
 
-    def _templar(self, scope: Scope) -> Templar:
+    def templar(self, scope: Scope) -> Templar:
         return self._templar_with(scope, self._known)
 
     def _templar_with(self, scope: Scope, known: Mapping[str, Any]) -> Templar:
-        layered = scope.with_layer(Precedence.SET_FACTS, known, templated=False)
-        return Templar(layered, directory=self.runner.machine.playbook_directory, environment=self.base_environment)
+        layered = scope.with_layer(Precedence.INCLUDED_VARS, self._included)
+        layered = layered.with_layer(Precedence.SET_FACTS, known, templated=False)
+        return Templar(layered, directory=self.directory, environment=self.base_environment)
 
     def _with_result(self, task: Task, scope: Scope, result: TaskResult) -> Templar:
         known = {**self._known, task.register: result.registered()} if task.register else self._known
         return self._templar_with(scope, known)
 
-    def _remember(self, task: Task, value: Any, *, known: bool) -> None:
+    def remember(self, task: Task, value: Any, *, known: bool) -> None:
         if task.register:
             origin = f"the result of task {task.display_name!r}"
             self._known[task.register] = value if known else Unknown(origin, {"skipped": False, "failed": False})
@@ -365,29 +404,18 @@ class Walk:
 
     def _notify(self, task: Task, templar: Templar) -> None:
         for raw in task.notify:
-            topic = str(templar.template(raw, task.spot_of("notify")))
-            if not any(topic in _topics(handler) for handler in self.play.handlers):
-                raise CrossgradeError(
-                    f"no handler has the name or listens to {topic!r}",
-                    remedy="Handlers of this play: " + (", ".join(h.name for h in self.play.handlers) or "none"),
-                    place=task.spot_of("notify").place,
-                )
-            if topic not in self._notified:
-                self._notified.append(topic)
+            self.handlers.notify(str(templar.template(raw, task.spot_of("notify"))), task.spot_of("notify").place)
 
-    def _run_handlers(self) -> None:
-        """Each notified handler once, in the order in which they are defined; one may notify a later one."""
-        pending = set(self._notified)
-        self._notified.clear()
-        for handler in self.play.handlers:
-            if _topics(handler) & pending:
-                self._task(handler, handler=True)
-                pending |= set(self._notified)
-                self._notified.clear()
+    def run_handlers(self) -> None:
+        """Each notified handler once, in the order in which they are defined."""
+        self.handlers.flush(lambda handler: self._task(handler, handler=True))
+
+    def _handler_name(self, handler: Task) -> str:
+        return self._name(handler, self.templar(scope_of(handler, self.scope, self.directory)))
 
     # ---- telling
 
-    def _tell(self, task: Task, name: str, templar: Templar, result: TaskResult) -> None:
+    def tell(self, task: Task, name: str, templar: Templar, result: TaskResult) -> None:
         hidden = self._hidden(task, templar)
         shown = result.hidden() if hidden else result
         item = str(shown.item) if shown.has_item else ""
@@ -424,7 +452,7 @@ class Walk:
         if foreseen is None or foreseen.outcome != "would fail":
             return foreseen
         why = "`rescue` takes it up" if self._rescuable else "`failed_when` decides" if task.failed_when else ""
-        if self._ignoring(task, templar, TaskResult("failed", failed=True)).status == "ignored":
+        if self.ignoring(task, templar, TaskResult("failed", failed=True)).status == "ignored":
             why = "`ignore_errors` is set"
         return replace(foreseen, tolerated=why)
 
@@ -451,7 +479,3 @@ class Walk:
             predicted=f"{foreseen.action}: {foreseen.summary}",
             happened=f"{action}: {result.summary}",
         )
-
-
-def _topics(handler: Task) -> set[str]:
-    return {handler.name, *handler.listen}

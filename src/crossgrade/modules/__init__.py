@@ -29,6 +29,7 @@ NAMES: dict[str, str] = {
     "flashinfer_build": "flashinfer_build",
     "flashinfer_jit": "flashinfer_jit",
     "gpu_arch_check": "gpu_arch_check",
+    "include_vars": "include_vars",
     "launch_check": "launch_check",
     "nccl_check": "nccl_check",
     "preflight": "preflight",

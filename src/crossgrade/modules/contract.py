@@ -125,6 +125,7 @@ class Outcome:
 
     `changed=None` means: as the module's effect says (`changes` → True, else False). A gate gives its
     `verdict`; anything but `passed` fails the task unless the gate's own `on_not_run` says `warn`.
+    `facts` are variables as data; `included` are variables of a file, whose templates are expanded.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -134,6 +135,7 @@ class Outcome:
     differences: tuple[Difference, ...] = ()
     verdict: Verdict | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    included: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,15 @@ class HostView(Protocol):
     @property
     def playbook_directory(self) -> Path:
         """Relative paths of `copy`, `template` and source trees are looked up from here."""
+        ...
+
+    @property
+    def search_directories(self) -> Sequence[Path]:
+        """Where files and templates of the playbook are looked for: the task's role, its own file, the playbook."""
+        ...
+
+    def read_variables(self, file: Path) -> Mapping[str, Any]:
+        """The variables of a YAML or JSON file, raw; a saved plan is tied to it. Raises PlaybookError."""
         ...
 
     @property

@@ -121,14 +121,17 @@ class State:
 
 
 def find_source(name: str, folder: str, host: HostView) -> Path:
-    """A file of the playbook: as it is, below `folder` ("files", "templates"), or beside the playbook.
+    """A file of the playbook: below `folder` ("files", "templates") or as it is, in the role, then in the playbook.
 
     Raises TaskError with the places that were looked at.
     """
     text = expand(name, host.environment)
-    places = [absolute(text, host)]
-    if folder and not Path(text).is_absolute():
-        places.insert(0, absolute(Path(folder) / text, host))
+    places = []
+    for directory in host.search_directories:
+        if folder and Path(text).parts[:1] != (folder,):
+            places.append(absolute(directory / folder / text, host))
+        places.append(absolute(directory / text, host))
+    places = list(dict.fromkeys(places))
     for place in places:
         if follow(place, host).exists:
             return place

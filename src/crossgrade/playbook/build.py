@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossgrade.playbook.argument_types import shown
 from crossgrade.playbook.build_task import ModuleCatalogue, TaskReader
+from crossgrade.playbook.imports import Imports
+from crossgrade.playbook.library import Library
 from crossgrade.playbook.model import (
     Block,
     Condition,
@@ -19,11 +21,18 @@ from crossgrade.playbook.model import (
     Task,
     Templated,
     VariableSpots,
+    walk,
 )
+from crossgrade.playbook.playbook_import import import_playbook_key, imported_plays
 from crossgrade.playbook.positions import PlaybookErrors, Source, Spot
-from crossgrade.playbook.schema import KEYWORDS, PLAYBOOK_STATEMENTS_LATER, On
+from crossgrade.playbook.schema import KEYWORDS, On
+from crossgrade.playbook.statements import STATEMENTS, with_statements
 from crossgrade.playbook.suggest import did_you_mean, listing
 from crossgrade.playbook.values import Reader
+
+if TYPE_CHECKING:
+    from crossgrade.playbook.roles import Role
+    from crossgrade.playbook.variables import Layer
 
 BLOCK_SECTIONS = ("block", "rescue", "always")
 
@@ -39,43 +48,75 @@ class Inherited:
     vars: Mapping[str, Any] | None = None
     vars_spots: tuple[Spot, ...] = ()
     flags: Mapping[str, Templated] | None = None
+    role: Role | None = None
+    parameters: tuple[Layer, ...] = ()  # of the dynamic includes around
+    trail: tuple[Path, ...] = ()  # the files that were included up to here, the outermost first
+    chain: tuple[str, ...] = ()  # the files and roles that are being imported
+    depth: int = 0  # of dynamic includes
+    place: On = "task"  # of a dynamic include: what the tasks that it brings are
 
 
 FLAGS = ("any_errors_fatal", "ignore_errors", "no_log", "check_mode", "diff")
 
 
-def build_playbook(source: Source, file: Path, modules: ModuleCatalogue) -> Playbook:
-    """The playbook in `source`. Raises PlaybookErrors with every problem that can be seen without running."""
+def build_playbook(
+    source: Source, file: Path, modules: ModuleCatalogue, variables: Mapping[str, Any] | None = None
+) -> Playbook:
+    """The playbook in `source`. Raises PlaybookErrors with every problem that can be seen without running.
+
+    `variables` are those of `-e`: names of what is imported may need them.
+    """
+    library = Library(modules, variables or {})
     reader = Reader()
-    builder = _Builder(reader, modules)
+    builder = Builder(reader, library, file.parent, (str(file),))
     plays = builder.plays(Spot(source), source.root.value)
     if reader.problems:
         raise PlaybookErrors(reader.problems)
-    return Playbook(file, plays)
+    return Playbook(file, plays, library)
 
 
-class _Builder:
-    def __init__(self, reader: Reader, modules: ModuleCatalogue) -> None:
+class Builder:
+    """Builds the plays of one file. `directory` is that of the playbook, `chain` the playbooks that import it."""
+
+    def __init__(self, reader: Reader, library: Library, directory: Path, chain: tuple[str, ...] = ()) -> None:
         self.reader = reader
-        self.tasks = TaskReader(reader, modules)
+        self.library = library
+        self.directory = directory
+        self.chain = chain
+        self.tasks = TaskReader(reader, with_statements(library.modules))
+        self.imports = Imports(self)
+        self.play_vars: Mapping[str, Any] = {}
 
-    def plays(self, spot: Spot, value: Any) -> tuple[Play, ...]:
+    def static_templar(self, inner: Inherited) -> Any:
+        """What expands names that must be known before the run."""
+        from crossgrade.playbook.templating import Templar
+        from crossgrade.playbook.variables import Precedence, Scope
+
+        scope = Scope().with_layer(Precedence.PLAY_VARS, self.play_vars)
+        scope = scope.with_layer(Precedence.BLOCK_AND_TASK_VARS, inner.vars or {})
+        return Templar(scope.with_layer(Precedence.EXTRA_VARS, self.library.variables), directory=self.directory)
+
+    def plays(self, spot: Spot, value: Any, uid: str = "") -> tuple[Play, ...]:
         if not isinstance(value, list) or not value:
             got = "an empty file" if value in (None, []) else shown(value)
             self.reader.note(spot, f"expected a list of plays (`- hosts: …`), got {got}")
             return ()
-        plays = [self.play(spot.at(at), item, f"play{at}") for at, item in enumerate(value)]
-        return tuple(play for play in plays if play is not None)
+        plays: list[Play] = []
+        for at, item in enumerate(value):
+            own = f"{uid}play{at}"
+            key = import_playbook_key(item)
+            if key is not None:
+                plays += imported_plays(self, spot.at(at), item, key, own)
+            else:
+                play = self.play(spot.at(at), item, own)
+                plays += [] if play is None else [play]
+        return tuple(plays)
 
     def play(self, spot: Spot, value: Any, uid: str) -> Play | None:
         note = self.reader.note
         if not isinstance(value, dict):
             self.reader.expected(spot, "a play (`hosts: …`)", value)
             return None
-        for statement, instead in PLAYBOOK_STATEMENTS_LATER.items():
-            if statement in value:
-                note(spot.at(statement), f"Ansible's `{statement}` is not supported here yet", instead, key=True)
-                return None
         if "hosts" not in value and self.tasks.looks_like_task(value):
             note(
                 spot,
@@ -86,13 +127,19 @@ class _Builder:
         self.check_keywords(spot, value, "play")
         if "hosts" not in value:
             note(spot, "the play has no `hosts`", "For this machine: `hosts: localhost`.")
-        read = _Keywords(self.reader, spot, value)
+        read = Keywords(self.reader, spot, value)
         flags: dict[str, Any] = {name: read.boolean(name) for name in FLAGS}
         inherited = Inherited(tags=read.tags(), environment=read.environment(), flags=flags, vars={}, vars_spots=())
+        self.play_vars = self.reader.variables(spot.at("vars"), value.get("vars"))
+        self.imports = Imports(self)
+        of_roles = self.imports.play_roles(spot.at("roles"), value.get("roles"), inherited, uid)
+        before = tuple(self.imports.handlers)
+        self.imports.handlers.clear()
         sections: dict[str, Any] = {
             name: self.steps(spot.at(name), value.get(name), inherited, f"{uid}/{name}", "task")
             for name in ("pre_tasks", "tasks", "post_tasks")
         }
+        sections["tasks"] = (*of_roles, *sections["tasks"])
         handlers = self.steps(spot.at("handlers"), value.get("handlers"), inherited, f"{uid}/handlers", "handler")
         connection = read.text("connection") or None
         choices = KEYWORDS["play"]["connection"].choices
@@ -106,14 +153,16 @@ class _Builder:
             name=read.text("name"),
             hosts=hosts,
             spot=spot,
-            vars=self.reader.variables(spot.at("vars"), value.get("vars")),
+            vars=self.play_vars,
             vars_files=self.reader.texts(spot.at("vars_files"), value.get("vars_files")),
             gather_facts=read.boolean("gather_facts"),
-            handlers=tuple(step for step in handlers if isinstance(step, Task)),
+            handlers=(*before, *walk(handlers), *self.imports.handlers),
             environment=inherited.environment,
             tags=inherited.tags,
             connection=connection,
             force_handlers=read.boolean("force_handlers"),
+            roles=tuple(self.imports.roles),
+            directory=self.directory,
             **flags,
             **sections,
         )
@@ -163,7 +212,10 @@ class _Builder:
                 return None
             return self.block(spot, value, inherited, uid)
         task = self.tasks.task(spot, value, uid, place)
-        return None if task is None else _hand_down(task, inherited)
+        if task is None:
+            return None
+        handed = _hand_down(task, inherited)
+        return self.imports.step(task, inherited, handed, place) if task.module in STATEMENTS else handed
 
     def block(self, spot: Spot, value: Mapping[str, Any], inherited: Inherited, uid: str) -> Block:
         self.check_keywords(spot, value, "block")
@@ -175,11 +227,20 @@ class _Builder:
                 "Put the tasks that may fail below `block:`.",
                 key=True,
             )
-        read = _Keywords(self.reader, spot, value)
+        inner = self.nested(spot, value, inherited)
+        sections: dict[str, Any] = {
+            name: self.steps(spot.at(name), value.get(name), inner, f"{uid}/{name}", "task") for name in BLOCK_SECTIONS
+        }
+        return Block(uid, self.reader.text(spot.at("name"), value.get("name")), spot, **sections)
+
+    def nested(self, spot: Spot, value: Mapping[str, Any], inherited: Inherited) -> Inherited:
+        """What a block with these keywords hands down."""
+        read = Keywords(self.reader, spot, value)
         own_flags = {name: read.boolean(name) for name in FLAGS}
         handed_down = inherited.flags or {}
         own_vars = self.reader.variables(spot.at("vars"), value.get("vars"))
-        inner = Inherited(
+        return replace(
+            inherited,
             when=inherited.when + read.conditions("when"),
             tags=_united(inherited.tags, read.tags()),
             environment=inherited.environment + read.environment(),
@@ -188,10 +249,19 @@ class _Builder:
             vars_spots=((spot.at("vars"),) if own_vars else ()) + inherited.vars_spots,
             flags={name: handed_down.get(name) if flag is None else flag for name, flag in own_flags.items()},
         )
-        sections: dict[str, Any] = {
-            name: self.steps(spot.at(name), value.get(name), inner, f"{uid}/{name}", "task") for name in BLOCK_SECTIONS
-        }
-        return Block(uid, read.text("name"), spot, **sections)
+
+    def inside(self, handed: Task, inherited: Inherited) -> Inherited:
+        """What a static import hands down: all that it has itself."""
+        return replace(
+            inherited,
+            when=handed.when,
+            tags=handed.tags,
+            environment=handed.environment,
+            notify=handed.notify,
+            vars=handed.vars,
+            vars_spots=handed.vars_spots.mappings if handed.vars_spots else (),
+            flags={**(inherited.flags or {}), **{name: getattr(handed, name) for name in FLAGS}},
+        )
 
 
 def _united(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
@@ -210,11 +280,13 @@ def _hand_down(task: Task, inherited: Inherited) -> Task:
         notify=inherited.notify + task.notify,
         vars={**(inherited.vars or {}), **task.vars},
         vars_spots=VariableSpots(spots + inherited.vars_spots) if spots or inherited.vars_spots else None,
+        role=inherited.role,
+        parameters=inherited.parameters,
         **own_flags,
     )
 
 
-class _Keywords:
+class Keywords:
     """Reads the keywords of one play or block by name."""
 
     def __init__(self, reader: Reader, spot: Spot, value: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def _env(context: Any, terms: list[Any], named: dict[str, Any]) -> list[Any]:
 def _file(context: Any, terms: list[Any], named: dict[str, Any]) -> list[Any]:
     texts: list[Any] = []
     for term in terms:
-        path = _find(context.templar.directory, str(term))
+        path = _find(context.templar.directories, str(term))
         with path.open("rb") as stream:
             data = stream.read(MAX_TEXT + 1)
         if len(data) > MAX_TEXT:
@@ -45,12 +46,13 @@ def _file(context: Any, terms: list[Any], named: dict[str, Any]) -> list[Any]:
     return texts
 
 
-def _find(directory: Path, name: str) -> Path:
+def _find(directories: Sequence[Path], name: str) -> Path:
     path = Path(name).expanduser()
-    for candidate in (directory / "files" / path, directory / path):
-        if candidate.is_file():
-            return candidate
-    raise LookupFailedError(f"the file {directory / path} is not there")
+    for directory in directories:
+        for candidate in (directory / "files" / path, directory / path):
+            if candidate.is_file():
+                return candidate
+    raise LookupFailedError(f"the file {directories[-1] / path} is not there")
 
 
 def _vars(context: Any, terms: list[Any], named: dict[str, Any]) -> list[Any]:

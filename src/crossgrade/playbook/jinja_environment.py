@@ -77,7 +77,10 @@ class PlaybookContext(Context):
         if key in self.vars:
             return self.vars[key]
         found = self.templar.resolve(key)
-        return found if found is not missing else self.parent.get(key, missing)
+        if found is missing:
+            found = self.parent.get(key, missing)
+        origin = self.templar.scope.unknown_origin
+        return Unknown(origin, certain=False) if found is missing and origin else found
 
     def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002 - Jinja's signature
         context = super().derived(locals)

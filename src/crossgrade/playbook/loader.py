@@ -14,6 +14,8 @@ from crossgrade.playbook.yamltext import parse_yaml, read_text
 
 __all__ = ["ModuleCatalogue", "Variables", "load_playbook", "load_variables", "peek_variables"]
 
+MAX_IMPORTS = 20  # playbooks that import each other, when only the store is looked for
+
 
 @dataclass(frozen=True)
 class Variables:
@@ -23,8 +25,8 @@ class Variables:
     spot: Spot
 
 
-def load_playbook(file: Path, modules: ModuleCatalogue) -> Playbook:
-    """The playbook in a file.
+def load_playbook(file: Path, modules: ModuleCatalogue, variables: Mapping[str, Any] | None = None) -> Playbook:
+    """The playbook in a file, with all that it imports. `variables` are those of `-e`.
 
     Raises PlaybookErrors (exit code 4) with every problem that can be seen without running it, and PlaybookError
     when the file cannot be read at all.
@@ -32,7 +34,7 @@ def load_playbook(file: Path, modules: ModuleCatalogue) -> Playbook:
     from crossgrade.playbook.build import build_playbook
 
     source = parse_yaml(read_text(file), str(file))
-    return build_playbook(source, file, modules)
+    return build_playbook(source, file, modules, variables)
 
 
 def load_variables(file: Path) -> Variables:
@@ -52,8 +54,8 @@ def variables_of(spot: Spot) -> Variables:
     return Variables(values, spot)
 
 
-def peek_variables(file: Path) -> dict[str, Any]:
-    """The `vars` of all plays, raw; of two with one name, the first play's. It checks nothing else.
+def peek_variables(file: Path, depth: int = 0) -> dict[str, Any]:
+    """The `vars` of all plays, imported ones too, raw; of two with one name, the first play's. It checks nothing else.
 
     For commands that must be quick and only need to find the store. Raises PlaybookError for a file that cannot
     be read or is not YAML.
@@ -63,6 +65,9 @@ def peek_variables(file: Path) -> dict[str, Any]:
     plays = source.root.value
     for play in plays if isinstance(plays, list) else []:
         own = play.get("vars") if isinstance(play, dict) else None
+        imported = play.get("import_playbook") if isinstance(play, dict) else None
+        if isinstance(imported, str) and (file.parent / imported).is_file() and depth < MAX_IMPORTS:
+            found = {**peek_variables(file.parent / imported, depth + 1), **found}
         if isinstance(own, dict):
             for name, value in own.items():
                 found.setdefault(name, value)

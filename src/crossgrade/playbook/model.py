@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossgrade.playbook.positions import Spot
+
+if TYPE_CHECKING:
+    from crossgrade.playbook.build import Inherited
+    from crossgrade.playbook.library import Library
+    from crossgrade.playbook.roles import Role
+    from crossgrade.playbook.variables import Layer
 
 Templated = bool | str | None
 """True or false, text with a template in it, or None where the playbook does not say."""
@@ -65,7 +71,8 @@ class Task:
     """One task or handler. `uid` is the path to it in the playbook: `play0/tasks/3/block/1`.
 
     `arguments` are raw; `when` holds the conditions of the blocks around it first. Of `environment`, later
-    ones win. `delay` and `pause` are seconds.
+    ones win. `delay` and `pause` are seconds. `role` is the role that it stands in, `parameters` are the variables of
+    the includes around it. A dynamic include has in `inherited` what it hands down.
     """
 
     uid: str
@@ -94,6 +101,9 @@ class Task:
     check_mode: Templated = None
     diff: Templated = None
     any_errors_fatal: Templated = None
+    role: Role | None = field(default=None, repr=False, compare=False)
+    parameters: tuple[Layer, ...] = field(default=(), repr=False, compare=False)
+    inherited: Inherited | None = field(default=None, repr=False, compare=False)
 
     @property
     def display_name(self) -> str:
@@ -110,7 +120,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Block:
-    """`block`, `rescue` and `always`. Its other keywords are in its tasks already."""
+    """`block`, `rescue` and `always`. Its other keywords are in its tasks already.
+
+    With `role` it holds all tasks of this role.
+    """
 
     uid: str
     name: str
@@ -118,6 +131,7 @@ class Block:
     block: tuple[Step, ...] = ()
     rescue: tuple[Step, ...] = ()
     always: tuple[Step, ...] = ()
+    role: Role | None = field(default=None, repr=False, compare=False)
 
 
 Step = Task | Block
@@ -125,7 +139,10 @@ Step = Task | Block
 
 @dataclass(frozen=True)
 class Play:
-    """One play. `hosts` are patterns as in `--limit`; `vars_files` are paths relative to the playbook."""
+    """One play. `hosts` are patterns as in `--limit`; `vars_files` are paths relative to `directory`.
+
+    `directory` is that of the file that it stands in. `roles` are those whose variables all its tasks see.
+    """
 
     uid: str
     name: str
@@ -147,6 +164,8 @@ class Play:
     check_mode: Templated = None
     diff: Templated = None
     force_handlers: Templated = None
+    roles: tuple[Role, ...] = ()
+    directory: Path | None = None
 
     @property
     def display_name(self) -> str:
@@ -164,10 +183,11 @@ class Play:
 
 @dataclass(frozen=True)
 class Playbook:
-    """A playbook file with all its plays."""
+    """A playbook file with all its plays. `library` reads what it includes."""
 
     file: Path
     plays: tuple[Play, ...]
+    library: Library | None = field(default=None, repr=False, compare=False)
 
     @property
     def directory(self) -> Path:

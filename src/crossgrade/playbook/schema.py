@@ -62,6 +62,7 @@ _ALL = [
     _keyword("vars", "pbth", "variables"),
     _keyword("vars_files", "p", "texts"),
     _keyword("gather_facts", "p", "bool"),
+    _keyword("roles", "p", "any"),
     _keyword("pre_tasks", "p", "steps"),
     _keyword("tasks", "p", "steps"),
     _keyword("post_tasks", "p", "steps"),
@@ -97,7 +98,7 @@ _ALL = [
     *_later("timeout", "pbth", "Modules that can take long have a `timeout` argument of their own."),
     *_later("ignore_unreachable throttle debugger module_defaults collections", "pbth"),
     *_later("run_once order strategy serial max_fail_percentage fact_path", "p"),
-    *_later("gather_subset gather_timeout validate_argspec vars_prompt roles", "p"),
+    *_later("gather_subset gather_timeout validate_argspec vars_prompt", "p"),
     *_later("async poll", "th", "Tasks run to their end; `server` is the module for what runs beside."),
     *_later("action local_action", "th", "Write the module's name as the key: `copy: …`."),
     *_later("with_items with_list with_flattened", "th", "Write `loop`, which takes the same list."),
@@ -125,16 +126,7 @@ LOOP_CONTROL_LATER = frozenset(("extended_allitems", "break_when"))
 PREFIXES = ("ansible.builtin.", "ansible.legacy.", "crossgrade.builtin.")
 """In front of a module's name these say only where it comes from."""
 
-PLAYBOOK_STATEMENTS_LATER: dict[str, str] = {
-    "import_playbook": "Put its plays into this file.",
-}
-
 MODULES_LATER: dict[str, str] = {
-    "include_tasks": "Put the tasks into this file, in a `block`.",
-    "import_tasks": "Put the tasks into this file, in a `block`.",
-    "include_vars": "Write `vars_files` in the play.",
-    "include_role": "Put the tasks into this file, in a `block`.",
-    "import_role": "Put the tasks into this file, in a `block`.",
     "meta": "",
     "shell": "`command` with `argv: [sh, -c, …]` runs a shell.",
     "script": "Use `command`.",

@@ -82,7 +82,8 @@ def _compile(kind: str, text: str) -> Template:
 class Templar:
     """Expands templates with the variables of one scope. What it has worked out, it keeps.
 
-    `directory`: relative paths of `lookup('file', …)` start here. `environment`: what `lookup('env', …)` sees.
+    `directory`: relative paths of `lookup('file', …)` start here, unless the scope has directories of its own.
+    `environment`: what `lookup('env', …)` sees.
     `time_limit` is the CPU time of one call, in seconds.
     """
 
@@ -96,6 +97,7 @@ class Templar:
     ) -> None:
         self.scope = scope
         self.directory = directory
+        self.directories = scope.directories or (directory,)
         self.environment: Mapping[str, str] = os.environ if environment is None else environment
         self._time_limit = time_limit
         self._values: dict[str, Any] = {}

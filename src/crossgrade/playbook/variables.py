@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 from crossgrade.playbook.markers import OMIT, Unknown
@@ -16,12 +17,14 @@ __all__ = ["OMIT", "Layer", "Precedence", "Scope", "SpotTable", "Unknown"]
 class Precedence(IntEnum):
     """Sources of variables, from low to high (Ansible's user guide, "Understanding variable precedence")."""
 
+    ROLE_DEFAULTS = 5
     GROUP_ALL_VARS = 10
     GROUP_VARS = 20
     HOST_VARS = 30
     FACTS = 40
     PLAY_VARS = 50
     PLAY_VARS_FILES = 60
+    ROLE_VARS = 65
     BLOCK_AND_TASK_VARS = 70
     INCLUDED_VARS = 80
     SET_FACTS = 90
@@ -48,12 +51,28 @@ class Layer:
 
 
 class Scope:
-    """Immutable layers of variables. A new layer lies above those of its precedence, below all higher."""
+    """Immutable layers of variables. A new layer lies above those of its precedence, below all higher.
 
-    __slots__ = ("_layers",)
+    `directories` are where files are looked for, the first place first. With `unknown_origin`, a variable that is not
+    there may be one that only the run sets, by what is named here.
+    """
 
-    def __init__(self, layers: tuple[Layer, ...] = ()) -> None:
+    __slots__ = ("_layers", "directories", "unknown_origin")
+
+    def __init__(
+        self, layers: tuple[Layer, ...] = (), directories: tuple[Path, ...] = (), unknown_origin: str = ""
+    ) -> None:
         self._layers = layers  # the winning one first
+        self.directories = directories
+        self.unknown_origin = unknown_origin
+
+    def looking_in(self, directories: tuple[Path, ...]) -> Scope:
+        """The same, with other directories."""
+        return Scope(self._layers, directories, self.unknown_origin)
+
+    def with_unknown(self, origin: str) -> Scope:
+        """The same, where what is not defined is not known."""
+        return Scope(self._layers, self.directories, origin)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -73,7 +92,7 @@ class Scope:
             return self
         at = next((at for at, layer in enumerate(self._layers) if layer.precedence <= precedence), len(self._layers))
         layer = Layer(precedence, values, templated, spot)
-        return Scope((*self._layers[:at], layer, *self._layers[at:]))
+        return Scope((*self._layers[:at], layer, *self._layers[at:]), self.directories, self.unknown_origin)
 
     def find(self, name: str) -> Layer | None:
         """The layer that gives this variable, or None."""
