@@ -53,7 +53,7 @@ class Including:
             reason = f"loops over what is not known yet: {unknown}"
             targets = [self._not_known(reason, unknown.origin)]
         except CrossgradeError as error:
-            targets = [Target(walk.ignoring(task, templar, TaskResult("failed", message=str(error), failed=True)))]
+            targets = [self._ignoring(TaskResult("failed", message=str(error), failed=True), templar)]
         for target in targets:
             walk.tell(task, self.name, templar, replace(target.result, item=target.label))
         combined = self._remember(targets)
@@ -95,13 +95,19 @@ class Including:
         except DependsOnUnknown as unknown:
             uncertain = unknown.origin
         except CrossgradeError as error:
-            return Target(walk.ignoring(task, templar, TaskResult("failed", message=str(error), failed=True)))
+            return self._ignoring(TaskResult("failed", message=str(error), failed=True), templar)
         try:
             arguments = self._arguments(templar)
-            inherited = self._inherited(item, task.when if uncertain else ())
-            included, what = self._read(arguments, inherited, f"{task.uid}{suffix}")
         except DependsOnUnknown as unknown:
             return self._not_known(f"what is included depends on {unknown.origin}", unknown.origin)
+        except CrossgradeError as error:
+            failed = TaskResult("failed", message=str(error), failed=True)
+            return (
+                self._not_known(f"depends on {uncertain}", uncertain) if uncertain else self._ignoring(failed, templar)
+            )
+        try:
+            inherited = self._inherited(item, task.when if uncertain else ())
+            included, what = self._read(arguments, inherited, f"{task.uid}{suffix}")
         except CrossgradeError as error:
             if uncertain:  # it may never be read
                 return self._not_known(f"depends on {uncertain}", uncertain)
@@ -114,6 +120,9 @@ class Including:
             return Target(result, None, included)
         given = {"include": arguments.get("file") or arguments.get("name"), "include_args": {}}
         return Target(TaskResult("ok", message=f"included: {what}", values=given, seconds=seconds), None, included)
+
+    def _ignoring(self, failed: TaskResult, templar: Templar) -> Target:
+        return Target(self.walk.ignoring(self.task, templar, failed))
 
     def _not_known(self, reason: str, origin: str) -> Target:
         """Nobody knows which variables would be set: from here on an undefined one may be one of them."""

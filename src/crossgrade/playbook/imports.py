@@ -86,14 +86,15 @@ class Imports:
     def step(self, task: Task, inherited: Inherited, handed: Task, place: On) -> Step | None:
         """A statement as a step. `handed` is the task with what is around it handed down."""
         self._check_keywords(task, place)
+        if place == "handler" and task.module.endswith("_role"):
+            remedy = "Write `include_tasks`, or let the role bring its own handlers."
+            self.reader.note(task.spot, f"`{task.module}` cannot stand among the handlers", remedy)
+            return None
         if task.module in DYNAMIC:
             return self._dynamic(task, inherited, handed, place)
         inner = self.builder.inside(handed, inherited)
         if task.module == "import_tasks":
             return self._import_tasks(task, inner, place)
-        if place == "handler":
-            self.reader.note(task.spot, "`import_role` cannot stand among the handlers", "Write `include_role`.")
-            return None
         name = self.static_name(
             task.spot_of("arguments"), task.arguments.get("name", task.arguments.get("role")), inner
         )
@@ -226,7 +227,7 @@ class Imports:
             given=Variables(own, spot.at("vars")) if own else None,
             parameters=Variables(self.reader.variables(spot, extra), spot) if extra else None,
             parents=parents,
-            key=repr((own, extra, inner.when[len(inherited.when) :], inner.tags)),
+            key=repr((own, extra, entry.get("when"), entry.get("tags"))),
         )
         return self.role(call, inner, uid)
 
@@ -280,7 +281,7 @@ class Imports:
         files = RoleFiles(self.builder.library, path, self.reader)
         meta_spot, meta = files.meta() or (call.spot, {})
         role = Role(
-            name=call.name.rstrip("/").rsplit("/", 1)[-1] if "/" in call.name else call.name,
+            name=path.name if call.name.startswith(("/", "~")) else call.name,
             path=path,
             defaults=files.variables("defaults", call.files.defaults, call.spot),
             vars=files.variables("vars", call.files.vars, call.spot),

@@ -91,7 +91,7 @@ def _task_result(event: Event, verbosity: int, show_diff: bool) -> Iterator[Line
         if status == "ignored":
             yield Line("...ignoring", "skipped")
     else:
-        if data["module"] == "debug" and status == "ok":
+        if data["module"] == "debug" and status in ("ok", "changed"):
             message = json.dumps(data["values"], indent=4, ensure_ascii=False, default=str)  # what debug is for
         yield Line(f"{label}: [{event.host}]{item}{f' => {message}' if message else ''}", style)
         yield from verdict_lines(data.get("verdict"), verbosity)

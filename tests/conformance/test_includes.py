@@ -1,0 +1,418 @@
+"""Includes, imports, roles and the precedence of variables: the same by real ansible-core and by crossgrade.
+
+Each case is a folder of files. What is compared: the messages of `debug` in their order, the recap, the exit code.
+A case is long on purpose, because each costs a start of ansible-playbook.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.support.commands import crossgrade
+
+ANSIBLE = Path(sys.executable).parent / "ansible-playbook"
+HEAD = "- hosts: localhost\n  gather_facts: false\n"
+
+# name → file → text; `play.yml` without an own `hosts` gets HEAD. `options` are given to both programs.
+CASES: dict[str, dict[str, str]] = {
+    "include_tasks": {
+        "play.yml": """
+  vars: {where: play}
+  tasks:
+    - {include_tasks: sub.yml, loop: [1, 2, 2], register: r, vars: {x: 5}}
+    - debug: {msg: "{{ r.results | length }} {{ r.results[0].include }} {{ r.changed }} {{ r.skipped }}"}
+    - {include_tasks: sub.yml, when: false, register: r}
+    - debug: {msg: "{{ r is skipped }}"}
+    - {include_tasks: sub.yml, loop: [1, 2], when: item == 2, register: r}
+    - debug: {msg: "{{ r.results | map(attribute='skipped', default=false) | list }}"}
+    - {include_tasks: sub.yml, loop: [], register: r}
+    - {include_tasks: sub.yml, loop: [1, 2], when: false}
+    - {include_tasks: no-such.yml, when: where == 'elsewhere'}
+    - set_fact: {x: fact}
+    - {include_tasks: sub.yml, vars: {x: given}}
+    - {import_tasks: sub.yml, vars: {x: given}}
+    - include_tasks: "{{ item }}.yml"
+      loop: [sub, set]
+      loop_control: {index_var: at}
+    - debug: {msg: "{{ flag }}"}
+    - {include_tasks: set.yml, loop: [1, 2], when: other is not defined}
+    - vars: {x: block}
+      when: where == 'play'
+      environment: {A: block}
+      block:
+        - {include_tasks: sub.yml, vars: {y: 1}}
+        - include_tasks: {file: nested/one.yml}
+        - import_tasks: nested/one.yml
+""",
+        "sub.yml": """
+- debug: {msg: "sub {{ item | default('none') }} x={{ x | default('unset') }} {{ lookup('env', 'A') }}"}
+- {debug: {msg: "inner {{ item }} {{ ansible_loop_var }}"}, loop: [a, b]}
+""",
+        "set.yml": "- {set_fact: {flag: 1, other: 2}}\n- {debug: {msg: set}, when: true}\n",
+        "nested/one.yml": "- {debug: {msg: one}}\n- {include_tasks: two.yml}\n- {import_tasks: two.yml}\n",
+        "nested/two.yml": "- {debug: {msg: two beside one}}\n- {include_tasks: three.yml}\n",
+        "two.yml": "- {debug: {msg: two beside the playbook}}\n",
+        "three.yml": "- {debug: {msg: three beside the playbook}}\n",
+    },
+    "apply, when and tags": {
+        "options": "--tags one,imported,inside",
+        "play.yml": """
+  vars: {nope: false}
+  tasks:
+    - {include_tasks: sub.yml, tags: one}
+    - include_tasks: {file: sub.yml, apply: {tags: one}}
+      tags: one
+    - include_tasks: {file: sub.yml, apply: {when: nope}}
+      tags: one
+    - {import_tasks: sub.yml, tags: imported}
+    - {import_tasks: sub.yml, tags: imported, when: nope}
+    - {include_tasks: sub.yml, tags: other}
+    - {include_tasks: sub.yml}
+    - tags: one
+      block:
+        - {include_tasks: sub.yml}
+    - {include_role: {name: r}, tags: one}
+    - include_role: {name: r, apply: {tags: one, vars: {v: applied}}}
+      tags: one
+    - {import_role: {name: r}, tags: imported}
+    - {import_role: {name: r}, tags: other}
+    - include_tasks: {file: fails.yml, apply: {ignore_errors: true}}
+      tags: one
+""",
+        "sub.yml": "- {debug: {msg: untagged}}\n- {debug: {msg: inside}, tags: inside}\n- {debug: {msg: never}, tags: never}\n",
+        "fails.yml": "- {command: 'false', tags: one}\n- {debug: {msg: went on}, tags: one}\n",
+        "roles/r/tasks/main.yml": "- {debug: {msg: \"role {{ v | default('') }}\"}}\n- {debug: {msg: role}, tags: inside}\n",
+    },
+    "failures in what is included": {
+        "play.yml": """
+  tasks:
+    - block:
+        - {include_tasks: fails.yml, loop: [1, 2]}
+      rescue:
+        - debug: {msg: "rescued {{ ansible_failed_task.name }}"}
+      always:
+        - debug: {msg: always}
+    - block:
+        - {include_role: {name: r}}
+      rescue:
+        - debug: {msg: "rescued {{ ansible_failed_task.name }}"}
+    - {include_tasks: "{{ nowhere }}.yml", ignore_errors: true, register: r}
+    - debug: {msg: "{{ r is failed }}"}
+    - {include_tasks: fails.yml, when: nowhere, ignore_errors: true}
+    - {include_tasks: fails.yml}
+    - debug: {msg: never}
+""",
+        "fails.yml": "- {debug: {msg: before}}\n- {name: fall, command: 'false'}\n- {debug: {msg: never}}\n",
+        "roles/r/tasks/main.yml": "- {name: fall over, command: 'false'}\n",
+    },
+    "roles": {
+        "play.yml": """
+  pre_tasks:
+    - {debug: {msg: "pre {{ d }} {{ v }}"}, changed_when: true, notify: all}
+  roles:
+    - a
+    - {role: b, p: 9, vars: {v: given}, tags: tb}
+    - a
+    - {role: a, when: false}
+    - {role: twice}
+    - {role: twice}
+    - {role: "{{ named }}", p: 1}
+  vars: {named: a}
+  tasks:
+    - {debug: {msg: "task {{ d }} {{ v }}"}, notify: h, changed_when: true}
+    - {import_role: {name: a}, vars: {p: imported}}
+    - {include_role: {name: b}, vars: {p: included}}
+    - {include_role: {name: b, allow_duplicates: false}}
+    - {include_role: {name: b, allow_duplicates: false}}
+    - {include_role: {name: "{{ item }}", tasks_from: other}, loop: [a, b]}
+    - {debug: {msg: "{{ d }} {{ only_public | default('hidden') }}"}}
+    - {include_role: {name: public, public: true}}
+    - {debug: {msg: "{{ only_public | default('hidden') }}"}}
+    - {include_role: {name: private}}
+    - {import_role: {name: private, vars_from: more, defaults_from: more.yml}}
+    - {debug: {msg: "{{ hidden | default('hidden') }}"}}
+  post_tasks:
+    - {debug: {msg: post}, changed_when: true, notify: [h, "a : only a"]}
+  handlers:
+    - {name: h, debug: {msg: handler of the play}}
+    - {name: p, listen: all, debug: {msg: listener of the play}}
+""",
+        "roles/a/meta/main.yml": "dependencies: [{role: c, p: 3}]\n",
+        "roles/b/meta/main.yml": "dependencies: [{role: c, p: 3}]\n",
+        "roles/twice/meta/main.yml": "allow_duplicates: true\ndependencies: [c]\n",
+        "roles/twice/tasks/main.yml": "- {debug: {msg: 'twice {{ d }}'}}\n",
+        "roles/public/defaults/main.yml": "only_public: seen\n",
+        "roles/public/tasks/main.yml": "- {debug: {msg: '{{ only_public }}'}}\n",
+        "roles/private/vars/more.yml": "hidden: 1\n",
+        "roles/private/defaults/more.yml": "by_default: 1\n",
+        "roles/private/tasks/main.yml": "- {debug: {msg: \"{{ hidden | default('-') }} {{ by_default | default('-') }}\"}}\n",
+        **{
+            f"roles/{name}/{file}": text.replace("NAME", name)
+            for name in "abc"
+            for file, text in {
+                "tasks/main.yml": (
+                    "- {debug: {msg: 'NAME {{ d }} {{ v }} {{ p | default(0) }} {{ role_name }} {{ role_path | basename }}"
+                    " {{ ansible_parent_role_names | default([]) }}'}, changed_when: true, notify: [h, all]}\n"
+                ),
+                "tasks/other.yml": "- {debug: {msg: 'other of NAME {{ d }} {{ item }}'}}\n",
+                "handlers/main.yml": (
+                    "- {name: h, debug: {msg: 'h of NAME {{ d }}'}}\n"
+                    "- {name: l, listen: all, debug: {msg: 'l of NAME'}}\n- {name: only NAME, debug: {msg: only NAME}}\n"
+                ),
+                "defaults/main.yml": "d: d of NAME\n",
+                "vars/main.yml": "v: v of NAME\n",
+            }.items()
+        },
+    },
+    "roles in roles": {
+        "play.yml": """
+  roles:
+    - {role: outer, given: 1, tags: t}
+  tasks:
+    - {include_role: {name: outer}, vars: {given: 2}}
+""",
+        "roles/outer/meta/main.yml": "dependencies:\n  - {role: needed, vars: {n: of outer}, when: given == 1}\n",
+        "roles/outer/defaults/main.yml": "deep: of outer\ngiven: 0\n",
+        "roles/outer/vars/main.yml": "fixed: of outer\n",
+        "roles/outer/tasks/main.yml": """
+- {debug: {msg: "outer {{ deep }} {{ fixed }} {{ given }} {{ n | default('-') }}"}}
+- {include_role: {name: inner}, vars: {handed: "{{ role_name }}"}}
+- {import_role: {name: inner}}
+- {include_tasks: part.yml}
+""",
+        "roles/outer/tasks/part.yml": "- {debug: {msg: 'part {{ role_name }} {{ deep }}'}}\n",
+        "roles/needed/tasks/main.yml": "- {debug: {msg: 'needed {{ n }} {{ deep }} {{ fixed }} {{ given }}'}}\n",
+        "roles/inner/defaults/main.yml": "deep: of inner\n",
+        "roles/inner/vars/main.yml": "fixed: of inner\n",
+        "roles/inner/tasks/main.yml": (
+            "- {debug: {msg: \"inner {{ deep }} {{ fixed }} {{ given }} {{ handed | default('-') }} {{ role_name }}"
+            ' {{ ansible_parent_role_names }}"}}\n'
+        ),
+    },
+    "handlers": {
+        "play.yml": """
+  tasks:
+    - {debug: {msg: x}, changed_when: true, notify: [inc, inner two, late]}
+    - include_role: {name: r}
+  post_tasks:
+    - {debug: {msg: x}, changed_when: true, notify: [same, topic]}
+    - {include_tasks: notifies.yml}
+  handlers:
+    - {name: late, debug: {msg: late}}
+    - {name: inc, include_tasks: handlers.yml}
+    - {name: imp, import_tasks: handlers.yml}
+    - {name: same, debug: {msg: same 1}}
+    - {name: hb, debug: {msg: hb}}
+    - {name: same, debug: {msg: same 2}}
+    - {name: s3, debug: {msg: same 3}, listen: same}
+    - {name: s4, debug: {msg: same 4}, listen: [topic, same]}
+""",
+        "handlers.yml": """
+- {name: inner one, debug: {msg: inner one}, changed_when: true, notify: [late, hb]}
+- {name: inner two, debug: {msg: inner two}}
+""",
+        "notifies.yml": "- {debug: {msg: notifies}, changed_when: true, notify: of r}\n",
+        "roles/r/tasks/main.yml": "- {debug: {msg: r}, changed_when: true, notify: [of r, late]}\n",
+        "roles/r/handlers/main.yml": "- {name: of r, include_tasks: more.yml}\n",
+        "roles/r/handlers/more.yml": "- {debug: {msg: 'more of {{ role_name }}'}}\n",
+    },
+    "search paths": {
+        "play.yml": """
+  roles: [r]
+  tasks:
+    - {debug: {msg: "{{ lookup('file', 'f.txt') }} {{ lookup('file', 'g.txt') }}"}}
+    - {include_tasks: sub/t.yml}
+    - {include_vars: v.yml}
+    - {debug: {msg: "{{ v }}"}}
+    - {import_role: {name: ./elsewhere/q}}
+""",
+        "files/f.txt": "f of the playbook",
+        "files/g.txt": "g of the playbook",
+        "sub/t.yml": """
+- {debug: {msg: "{{ lookup('file', 'f.txt') }} {{ lookup('file', 'h.txt') }}"}}
+""",
+        "sub/files/f.txt": "f of sub",
+        "sub/h.txt": "h of sub",
+        "vars/v.yml": "v: of vars\n",
+        "v.yml": "v: beside the playbook\n",
+        "roles/r/tasks/main.yml": """
+- {debug: {msg: "{{ lookup('file', 'f.txt') }} {{ lookup('file', 'g.txt') }}"}}
+- {copy: {src: f.txt, dest: "{{ playbook_dir }}/out.txt", mode: "0600"}}
+- {command: "cat {{ playbook_dir }}/out.txt", register: got, changed_when: false}
+- {debug: {msg: "{{ got.stdout }}"}}
+- {template: {src: t.j2, dest: "{{ playbook_dir }}/out2.txt", mode: "0600"}}
+- {command: "cat {{ playbook_dir }}/out2.txt", register: got, changed_when: false}
+- {debug: {msg: "{{ got.stdout }}"}}
+- {include_vars: v.yml}
+- {debug: {msg: "{{ v }}"}}
+- {include_vars: {dir: all}}
+- {debug: {msg: "{{ one }} {{ two }}"}}
+- {include_tasks: deep/a.yml}
+""",
+        "roles/r/tasks/deep/a.yml": "- {debug: {msg: a}}\n- {include_tasks: b.yml}\n- {include_tasks: deep/b.yml}\n",
+        "roles/r/tasks/deep/b.yml": "- {debug: {msg: \"b {{ lookup('file', 'f.txt') }}\"}}\n",
+        "roles/r/files/f.txt": "f of the role",
+        "roles/r/templates/t.j2": "template of {{ role_name }}",
+        "roles/r/vars/v.yml": "v: of the role\n",
+        "roles/r/vars/all/1.yml": "one: 1\n",
+        "roles/r/vars/all/2.yml": "two: 2\none: 11\n",
+        "elsewhere/q/tasks/main.yml": "- {debug: {msg: q}}\n",
+    },
+    "include_vars": {
+        "play.yml": """
+  vars: {where: play, mv: play}
+  tasks:
+    - {include_vars: more.yml, register: r}
+    - {debug: {msg: "{{ mv }} {{ where }} {{ r.ansible_included_var_files | map('basename') | list }}"}}
+    - {include_vars: {file: more.yml, name: nested}}
+    - {debug: {msg: "{{ nested.where }}"}}
+    - {set_fact: {mv: fact}}
+    - {include_vars: more.yml}
+    - {debug: {msg: "{{ mv }} {{ where }} {{ nested.where }}"}}
+    - {debug: {msg: "{{ where }}"}, vars: {where: task}}
+    - {include_vars: {dir: d, extensions: [yml], ignore_unknown_extensions: true, ignore_files: [skipped.yml]}}
+    - {debug: {msg: "{{ x }} {{ y | default('-') }} {{ z | default('-') }}"}}
+    - {include_vars: {dir: d, depth: 1, files_matching: "^b", extensions: [yml]}}
+    - {include_vars: nowhere.yml, ignore_errors: true, register: r}
+    - {debug: {msg: "{{ r is failed }}"}}
+    - {include_vars: "{{ item }}.yml", loop: [more, other]}
+    - {debug: {msg: "{{ where }}"}}
+    - {include_vars: other.yml, when: false}
+""",
+        "more.yml": "{mv: more, where: 'included {{ mv }}'}\n",
+        "other.yml": "where: other\n",
+        "d/a.yml": "x: a\n",
+        "d/b.yml": "x: b\n",
+        "d/skipped.yml": "y: 1\n",
+        "d/deep/c.yml": "z: deep\n",
+        "d/readme.md": "no variables\n",
+    },
+    "precedence": {
+        "options": "-e extra=extra",
+        "play.yml": """
+  vars: {play: play, files: play, role: play, block: play, task: play, included: play, fact: play, par: play, extra: play}
+  vars_files: [files.yml]
+  roles:
+    - {role: r, par: parameter, extra: parameter}
+  tasks:
+    - {debug: {msg: "{{ default }} {{ group }} {{ host }} {{ play }} {{ files }} {{ role }} {{ extra }}"}}
+    - {debug: {msg: "{{ par.stdout | default(par) }}"}}
+""",
+        "group_vars/all.yml": "{default: all, group: all, host: all, play: all, extra: all}\n",
+        "host_vars/localhost.yml": "{host: host, play: host}\n",
+        "files.yml": "{files: files, role: files, block: files, task: files, included: files, fact: files, par: files}\n",
+        "roles/r/defaults/main.yml": "{default: default, group: default, only: default}\n",
+        "roles/r/vars/main.yml": "{role: role, block: role, task: role, included: role, fact: role, par: role}\n",
+        "included.yml": "{included: included, fact: included, par: included, extra: included}\n",
+        "roles/r/tasks/main.yml": """
+- vars: {block: block, task: block, included: block, fact: block, par: block, only: block, inc: block}
+  block:
+    - {include_vars: included.yml}
+    - set_fact: {fact: fact, par: fact, extra: fact, inc: fact}
+    - vars: {task: task, included: task, fact: task, par: task, extra: task}
+      debug:
+        msg: >-
+          {{ default }} {{ group }} {{ host }} {{ play }} {{ files }} {{ role }} {{ block }} {{ task }} {{ included }}
+          {{ fact }} {{ par }} {{ extra }} {{ only }}
+    - {include_tasks: sub.yml, vars: {inc: include, extra: include, par: include}}
+    - {import_tasks: sub.yml, vars: {inc: import, extra: import, par: import}}
+    - {command: echo registered, register: par, changed_when: false}
+    - {debug: {msg: "{{ par.stdout | default(par) }}"}}
+""",
+        "roles/r/tasks/sub.yml": "- {debug: {msg: '{{ inc }} {{ par }} {{ extra }}'}, vars: {inc: task, par: task}}\n",
+    },
+    "import_playbook": {
+        "play.yml": """
+- import_playbook: sub/first.yml
+  vars: {given: 1, own: imported}
+- {import_playbook: sub/first.yml, when: false, tags: t}
+- import_playbook: "{{ name | default('sub/second.yml') }}"
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - {debug: {msg: "last {{ given | default('unset') }}"}}
+""",
+        "sub/first.yml": """
+- hosts: localhost
+  gather_facts: false
+  vars: {own: own}
+  vars_files: [v.yml]
+  roles: [r]
+  tasks:
+    - {debug: {msg: "first {{ given | default('unset') }} {{ own }} {{ v }} {{ playbook_dir | basename }}"}}
+    - {include_tasks: t.yml}
+    - {debug: {msg: "{{ lookup('file', 'f.txt') }}"}, changed_when: true, notify: h}
+  handlers:
+    - {name: h, debug: {msg: h}}
+""",
+        "sub/second.yml": "- {import_playbook: third.yml}\n",
+        "sub/third.yml": "- {hosts: localhost, gather_facts: false, tasks: [{debug: {msg: third}}]}\n",
+        "sub/v.yml": "v: 1\n",
+        "sub/t.yml": "- {debug: {msg: included}}\n",
+        "sub/files/f.txt": "of sub",
+        "sub/roles/r/tasks/main.yml": "- {debug: {msg: role beside the imported playbook}}\n",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What both programs must agree about."""
+
+    code: int
+    recap: dict[str, int]
+    messages: list[str]
+
+
+def lay_out(folder: Path, case: dict[str, str]) -> list[str]:
+    """The files of a case; returns the options for the programs."""
+    for name, text in case.items():
+        if name != "options":
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            whole = HEAD + text.lstrip("\n") if name == "play.yml" and text.lstrip()[0] != "-" else text
+            (folder / name).write_text(whole)
+            if name.endswith(".yml"):
+                yaml.safe_load(whole)
+    return case.get("options", "").split()
+
+
+def outcome(code: int, output: str) -> Outcome:
+    line = next((line for line in output.splitlines() if re.match(r"localhost\s+:", line)), "")
+    recap = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)}
+    recap.pop("rolled_back", None)
+    messages = re.findall(r'^    "msg": (.*)$', output, re.MULTILINE)
+    return Outcome(code, recap, messages)
+
+
+def by_ansible(folder: Path, case: dict[str, str]) -> Outcome:
+    options = lay_out(folder, case)
+    argv = [str(ANSIBLE), "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", *options, "play.yml"]
+    environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": "/nowhere"}
+    ran = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, cwd=folder)
+    return outcome(ran.returncode, ran.stdout)
+
+
+def by_crossgrade(folder: Path, case: dict[str, str]) -> Outcome:
+    options = lay_out(folder, case)
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": "/nowhere"}
+    answer = crossgrade(
+        "upgrade", "--playbook", folder / "play.yml", "--root", folder / "root", *options, environment=environment
+    )
+    return outcome(answer.code, answer.stdout + answer.stderr)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_like_ansible(tmp_path: Path, name: str) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "theirs").mkdir()
+    ours, theirs = by_crossgrade(tmp_path / "ours", CASES[name]), by_ansible(tmp_path / "theirs", CASES[name])
+    assert theirs.recap, "ansible-playbook printed no recap"
+    assert ours.messages == theirs.messages
+    assert ours == theirs
