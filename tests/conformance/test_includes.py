@@ -86,9 +86,16 @@ CASES: dict[str, dict[str, str]] = {
     - include_tasks: {file: fails.yml, apply: {ignore_errors: true}}
       tags: one
 """,
-        "sub.yml": "- {debug: {msg: untagged}}\n- {debug: {msg: inside}, tags: inside}\n- {debug: {msg: never}, tags: never}\n",
+        "sub.yml": """
+- {debug: {msg: untagged}}
+- {debug: {msg: inside}, tags: inside}
+- {debug: {msg: never}, tags: never}
+""",
         "fails.yml": "- {command: 'false', tags: one}\n- {debug: {msg: went on}, tags: one}\n",
-        "roles/r/tasks/main.yml": "- {debug: {msg: \"role {{ v | default('') }}\"}}\n- {debug: {msg: role}, tags: inside}\n",
+        "roles/r/tasks/main.yml": """
+- {debug: {msg: "role {{ v | default('') }}"}}
+- {debug: {msg: role}, tags: inside}
+""",
     },
     "failures in what is included": {
         "play.yml": """
@@ -152,20 +159,27 @@ CASES: dict[str, dict[str, str]] = {
         "roles/public/tasks/main.yml": "- {debug: {msg: '{{ only_public }}'}}\n",
         "roles/private/vars/more.yml": "hidden: 1\n",
         "roles/private/defaults/more.yml": "by_default: 1\n",
-        "roles/private/tasks/main.yml": "- {debug: {msg: \"{{ hidden | default('-') }} {{ by_default | default('-') }}\"}}\n",
+        "roles/private/tasks/main.yml": """
+- {debug: {msg: "{{ hidden | default('-') }} {{ by_default | default('-') }}"}}
+""",
         **{
             f"roles/{name}/{file}": text.replace("NAME", name)
             for name in "abc"
             for file, text in {
-                "tasks/main.yml": (
-                    "- {debug: {msg: 'NAME {{ d }} {{ v }} {{ p | default(0) }} {{ role_name }} {{ role_path | basename }}"
-                    " {{ ansible_parent_role_names | default([]) }}'}, changed_when: true, notify: [h, all]}\n"
-                ),
+                "tasks/main.yml": """
+- debug:
+    msg: >-
+      NAME {{ d }} {{ v }} {{ p | default(0) }} {{ role_name }} {{ role_path | basename }}
+      {{ ansible_parent_role_names | default([]) }}
+  changed_when: true
+  notify: [h, all]
+""",
                 "tasks/other.yml": "- {debug: {msg: 'other of NAME {{ d }} {{ item }}'}}\n",
-                "handlers/main.yml": (
-                    "- {name: h, debug: {msg: 'h of NAME {{ d }}'}}\n"
-                    "- {name: l, listen: all, debug: {msg: 'l of NAME'}}\n- {name: only NAME, debug: {msg: only NAME}}\n"
-                ),
+                "handlers/main.yml": """
+- {name: h, debug: {msg: "h of NAME {{ d }}"}}
+- {name: l, listen: all, debug: {msg: l of NAME}}
+- {name: only NAME, debug: {msg: only NAME}}
+""",
                 "defaults/main.yml": "d: d of NAME\n",
                 "vars/main.yml": "v: v of NAME\n",
             }.items()
@@ -297,7 +311,8 @@ CASES: dict[str, dict[str, str]] = {
     "precedence": {
         "options": "-e extra=extra",
         "play.yml": """
-  vars: {play: play, files: play, role: play, block: play, task: play, included: play, fact: play, par: play, extra: play}
+  vars:
+    {play: play, files: play, role: play, block: play, task: play, included: play, fact: play, par: play, extra: play}
   vars_files: [files.yml]
   roles:
     - {role: r, par: parameter, extra: parameter}
@@ -307,7 +322,7 @@ CASES: dict[str, dict[str, str]] = {
 """,
         "group_vars/all.yml": "{default: all, group: all, host: all, play: all, extra: all}\n",
         "host_vars/localhost.yml": "{host: host, play: host}\n",
-        "files.yml": "{files: files, role: files, block: files, task: files, included: files, fact: files, par: files}\n",
+        "files.yml": "{files: f, role: f, block: f, task: f, included: f, fact: f, par: f}\n",
         "roles/r/defaults/main.yml": "{default: default, group: default, only: default}\n",
         "roles/r/vars/main.yml": "{role: role, block: role, task: role, included: role, fact: role, par: role}\n",
         "included.yml": "{included: included, fact: included, par: included, extra: included}\n",

@@ -118,7 +118,7 @@ class Including:
         if uncertain:
             result = TaskResult("may change", summary=f"depends on {uncertain}", known=False, seconds=seconds)
             return Target(result, None, included)
-        given = {"include": arguments.get("file") or arguments.get("name"), "include_args": {}}
+        given: dict[str, Any] = {"include": arguments.get("file") or arguments.get("name"), "include_args": {}}
         return Target(TaskResult("ok", message=f"included: {what}", values=given, seconds=seconds), None, included)
 
     def _ignoring(self, failed: TaskResult, templar: Templar) -> Target:

@@ -138,10 +138,14 @@ class PlaybookProblem(PlaybookError):  # noqa: N818 - one of several that are ra
 
 
 class PlaybookErrors(PlaybookError):  # noqa: N818 - the plural says that it holds several
-    """All that is wrong in a file, in the order of its lines."""
+    """All that is wrong in a file and in those that it imports, each in the order of its lines."""
 
     def __init__(self, errors: Sequence[PlaybookProblem]) -> None:
-        ordered = sorted(errors, key=_line_of)
+        once = {str(error): error for error in errors}.values()  # a file may be imported twice
+        files = list(dict.fromkeys(error.place.file if error.place else "" for error in once))
+        ordered = sorted(
+            once, key=lambda error: (files.index(error.place.file if error.place else ""), *_line_of(error))
+        )
         first = ordered[0]
         count = f"{len(ordered)} errors, the first: " if len(ordered) > 1 else ""
         super().__init__(count + first.message, remedy=first.remedy, place=first.place)
