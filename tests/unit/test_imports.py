@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,19 +22,19 @@ def _no_roles_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANSIBLE_ROLES_PATH", "/nowhere")
 
 
-def load(folder: Path, variables: dict[str, object] | None = None, **files: str) -> Playbook:
+def load(folder: Path, files: Mapping[str, str], extra: Mapping[str, object] | None = None) -> Playbook:
     """`play` and other files; `__` is a slash."""
     for name, text in files.items():
         path = folder / f"{name.replace('__', '/')}.yml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(HEAD + text if name == "play" and not text.startswith("-") else text)
-    return load_playbook(folder / "play.yml", ModuleCatalogue(NAMES, arguments_of), variables)
+    return load_playbook(folder / "play.yml", ModuleCatalogue(NAMES, arguments_of), extra)
 
 
 def told(folder: Path, **files: str) -> str:
     """What is said of a playbook that cannot be read, without the folder's name."""
     with pytest.raises(PlaybookError) as caught:
-        load(folder, **files)
+        load(folder, files)
     return str(caught.value).replace(f"{folder}/", "")
 
 
@@ -139,14 +140,14 @@ def test_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
 def test_names_of_imports_may_use_extra_variables_and_those_of_the_play(tmp_path: Path) -> None:
     play = "  vars: {kind: a}\n  tasks: [{import_tasks: '{{ kind }}.yml'}, {import_tasks: '{{ other }}.yml'}]"
     files = {"play": play, "a": "- debug: {msg: a}", "b": "- debug: {msg: b}"}
-    tasks = list(walk(load(tmp_path, {"other": "b"}, **files).plays[0].tasks))
+    tasks = list(walk(load(tmp_path, files, {"other": "b"}).plays[0].tasks))
     assert [task.arguments["msg"] for task in tasks] == ["a", "b"]
 
 
 def test_a_static_import_hands_down_what_a_dynamic_one_does_not(tmp_path: Path) -> None:
     keywords = "tags: [t], when: x, vars: {v: 1}"
     play = f"  tasks: [{{import_tasks: a.yml, no_log: true, {keywords}}}, {{include_tasks: a.yml, {keywords}}}]"
-    imported, included = load(tmp_path, play=play, a="- {debug: {msg: a}, tags: own, when: y}").plays[0].tasks
+    imported, included = load(tmp_path, {"play": play, "a": "- {debug: {msg: a}, tags: own, when: y}"}).plays[0].tasks
     assert isinstance(imported, Block)
     inside = imported.block[0]
     assert isinstance(inside, Task)
@@ -158,7 +159,7 @@ def test_a_static_import_hands_down_what_a_dynamic_one_does_not(tmp_path: Path) 
 
 def test_uids_are_the_way_to_a_task(tmp_path: Path) -> None:
     play = "  roles: [r]\n  tasks: [{import_tasks: a.yml}, {import_role: {name: r}}]"
-    playbook = load(tmp_path, play=play, a="- debug: {msg: a}", roles__r__tasks__main="- debug: {msg: r}")
+    playbook = load(tmp_path, {"play": play, "a": "- debug: {msg: a}", "roles__r__tasks__main": "- debug: {msg: r}"})
     uids = [task.uid for task in walk(playbook.plays[0].tasks)]
     assert uids == ["play0/roles/0/tasks/0", "play0/tasks/0/file/0", "play0/tasks/1/tasks/0"]
 
@@ -166,7 +167,7 @@ def test_uids_are_the_way_to_a_task(tmp_path: Path) -> None:
 def test_templates_of_imported_files_are_checked_each_in_its_own_file(tmp_path: Path) -> None:
     wrong = "- {debug: {msg: '{{ x | }}'}}"
     play = "  tasks: [{import_tasks: a.yml}, {import_tasks: b.yml}, {include_tasks: c.yml}, {include_tasks: c.yml}]"
-    playbook = load(tmp_path, play=play, a=wrong, b=wrong, c=wrong)
+    playbook = load(tmp_path, {"play": play, "a": wrong, "b": wrong, "c": wrong})
     places = [Path(problem.place.file).name for problem in check_templates(playbook) if problem.place]
     assert places == ["a.yml", "b.yml", "c.yml"]
 
@@ -180,7 +181,7 @@ def test_the_library_knows_every_file_that_was_read(tmp_path: Path) -> None:
         "sub__roles__r__defaults__main": "a: 1",
         "sub__roles__r__meta__main": "dependencies: []",
     }
-    library = load(tmp_path, **files).library
+    library = load(tmp_path, files).library
     assert library is not None
     expected = {str(tmp_path / f"{name.replace('__', '/')}.yml") for name in files if name != "play"}
     assert set(library.digests) == expected

@@ -11,6 +11,7 @@ from crossgrade.failures.signatures import Signature, signatures
 from crossgrade.modules import NAMES, load_module
 from crossgrade.playbook.describe import ArgumentDescription, describe_arguments
 from crossgrade.playbook.schema import KEYWORDS
+from crossgrade.playbook.statements import STATEMENTS
 
 PAGES = Path("docs")
 _HEAD = """# Modules
@@ -111,6 +112,11 @@ def keywords_page() -> str:
         later = [keyword for keyword in keywords.values() if not keyword.supported]
         parts.append(f"## {level}\n\nHere: {here}.\n\nNot here yet:\n")
         parts.append("\n".join(f"- `{k.name}`{f': {k.instead}' if k.instead else ''}" for k in later) + "\n")
+    parts.append("## Statements that bring in tasks\n\n[Includes](includes.md) says how they work.\n")
+    for name, arguments in STATEMENTS.items():
+        rows = [_row(argument) for argument in describe_arguments(arguments)]
+        table = "| argument | type | default | |\n| --- | --- | --- | --- |\n" + "\n".join(rows)
+        parts.append(f"### {name}\n\n{(arguments.__doc__ or '').strip().splitlines()[0]}\n\n{table}\n")
     return "\n".join(parts)
 
 
