@@ -343,6 +343,130 @@ CASES: dict[str, dict[str, str]] = {
 """,
         "roles/r/tasks/sub.yml": "- {debug: {msg: '{{ inc }} {{ par }} {{ extra }}'}, vars: {inc: task, par: task}}\n",
     },
+    "uses of roles": {
+        "options": "-e picked=r",
+        "play.yml": """
+  vars: {given: play}
+  roles: [{role: r, when: given == 'play'}]
+  tasks:
+    - {import_role: {name: r}}
+    - {import_role: {name: r, allow_duplicates: false}}
+    - {import_role: {name: r, allow_duplicates: false}}
+    - {include_role: {name: r, allow_duplicates: false}}
+    - {set_fact: {role_to_use: r, given: fact}}
+    - {include_role: {name: "{{ role_to_use }}", tasks_from: sub/more.yml}, vars: {given: include}}
+    - {import_role: {name: "{{ picked }}", tasks_from: sub/more}, vars: {given: import}}
+    - include_role: {name: r, tasks_from: sub/more, handlers_from: others, vars_from: main, apply: {vars: {a: applied}}}
+      loop: [x, y]
+      loop_control: {loop_var: each, index_var: at}
+      vars: {given: "{{ each }}{{ at }}"}
+      register: result
+    - {debug: {msg: "{{ result.results | length }} {{ result.changed }}"}}
+    - {include_role: {name: shared, public: true}, when: given != 'fact'}
+    - {debug: {msg: "{{ from_shared | default('hidden') }}"}}
+    - {include_role: {name: shared, public: true}}
+    - {debug: {msg: "{{ from_shared }} {{ by_default }} {{ from_directory }}"}}
+    - {import_tasks: uses.yml}
+    - block:
+        - {include_role: {name: falls}}
+      rescue:
+        - {include_tasks: uses.yml}
+        - {debug: {msg: "{{ ansible_failed_task.name }}"}}
+      always:
+        - {include_role: {name: r, tasks_from: sub/more}}
+  handlers:
+    - {name: h, debug: {msg: "play's h {{ given }}"}}
+""",
+        "uses.yml": """
+- {import_role: {name: r, tasks_from: sub/more}}
+- {debug: {msg: "{{ given }}"}, vars: {given: task}}
+""",
+        "roles/r/tasks/main.yml": "- {debug: {msg: 'r {{ given }}'}}\n- {include_tasks: sub/more.yml}\n",
+        "roles/r/tasks/sub/more.yml": """
+- {debug: {msg: "more {{ given }} {{ a | default('-') }} {{ v }} {{ d }}"}, changed_when: true, notify: h}
+""",
+        "roles/r/handlers/main.yml": "- {name: h, debug: {msg: 'h of r {{ given }}'}}\n",
+        "roles/r/handlers/others.yml": "- {name: h, debug: {msg: 'other h of r {{ given }} {{ a | default(0) }}'}}\n",
+        "roles/r/vars/main.yml": "v: 'v {{ given }}'\n",
+        "roles/r/defaults/main.yml": "d: 'd {{ v }}'\n",
+        "roles/shared/vars/main/a.yml": "from_shared: a\n",
+        "roles/shared/vars/main/b.yml": "{from_shared: b, from_directory: b}\n",
+        "roles/shared/defaults/main.yml": "by_default: '{{ from_shared }}'\n",
+        "roles/falls/tasks/main.yml": "- {include_tasks: it.yml}\n",
+        "roles/falls/tasks/it.yml": "- {name: it falls, command: 'false'}\n",
+    },
+    "tags of plays, roles and imports": {
+        "options": "--tags chosen --skip-tags not",
+        "play.yml": """
+- hosts: localhost
+  gather_facts: false
+  tags: chosen
+  roles: [{role: r}]
+  tasks:
+    - {include_tasks: sub.yml}
+    - {import_tasks: sub.yml, tags: not}
+- {import_playbook: other.yml, tags: chosen}
+- {import_playbook: other.yml}
+- hosts: localhost
+  gather_facts: false
+  roles: [{role: r, tags: chosen}, {role: r, tags: [other], vars: {x: 1}}]
+  tasks:
+    - {include_role: {name: r}, tags: [chosen]}
+    - {include_role: {name: r}, tags: always}
+    - {import_role: {name: r}, tags: never}
+    - {include_role: {name: r, apply: {tags: chosen}}, tags: [chosen, not]}
+""",
+        "other.yml": """
+- hosts: localhost
+  gather_facts: false
+  tasks: [{debug: {msg: other}}, {include_tasks: sub.yml}, {debug: {msg: skipped}, tags: not}]
+""",
+        "sub.yml": "- {debug: {msg: sub}}\n- {debug: {msg: chosen}, tags: chosen}\n- {debug: {msg: not}, tags: not}\n",
+        "roles/r/meta/main.yml": "dependencies: [needed]\n",
+        "roles/r/tasks/main.yml": "- {debug: {msg: r}}\n- {include_tasks: more.yml}\n",
+        "roles/r/tasks/more.yml": "- {debug: {msg: more of r}}\n- {debug: {msg: chosen of r}, tags: chosen}\n",
+        "roles/needed/tasks/main.yml": "- {debug: {msg: needed}}\n",
+    },
+    "loops and conditions around includes": {
+        "play.yml": """
+  vars: {rows: [{name: a, cells: [1, 2]}, {name: b, cells: [3]}], deep: 0}
+  tasks:
+    - {include_tasks: row.yml, loop: "{{ rows }}", loop_control: {loop_var: row, label: "{{ row.name }}"}}
+    - {include_tasks: "{{ item.name }}.yml", loop: "{{ rows }}", when: item.name == 'a'}
+    - {include_tasks: again.yml}
+    - {set_fact: {n: 0}}
+    - {include_tasks: count.yml, when: n < 1, loop: [1, 2, 3]}
+    - {debug: {msg: "{{ n }} {{ item | default('no item') }} {{ row | default('no row') }}"}}
+    - when: n == 3
+      vars: {seen: block}
+      block:
+        - {include_tasks: count.yml, vars: {item: 7}}
+        - {include_tasks: changes.yml}
+        - {debug: {msg: never}}
+    - {include_tasks: registers.yml, register: ignored}
+    - {debug: {msg: "{{ inner.stdout }}"}}
+    - {include_tasks: {file: "{{ lookup('vars', 'which', default='count') }}.yml"}, vars: {item: 1}}
+""",
+        "row.yml": """
+- include_tasks: cell.yml
+  loop: "{{ row.cells }}"
+  loop_control: {loop_var: cell}
+  vars: {up: "{{ row.name }}"}
+""",
+        "cell.yml": "- {debug: {msg: '{{ up }} {{ row.name }} {{ cell }} {{ item | default(0) }}'}}\n",
+        "a.yml": "- {debug: {msg: '{{ item.name }}'}}\n- {debug: {msg: '{{ item }}'}, loop: '{{ item.cells }}'}\n",
+        "again.yml": """
+- {set_fact: {deep: "{{ deep | int + 1 }}"}}
+- {debug: {msg: "deep {{ deep }}"}}
+- {include_tasks: again.yml, when: deep | int < 4}
+""",
+        "count.yml": """
+- {set_fact: {n: "{{ n + 1 }}"}}
+- {debug: {msg: "{{ n }} {{ item }} {{ seen | default('-') }}"}}
+""",
+        "changes.yml": "- {set_fact: {n: 99}}\n- {debug: {msg: not any more}}\n",
+        "registers.yml": "- {command: echo inner, register: inner, changed_when: false}\n",
+    },
     "import_playbook": {
         "play.yml": """
 - import_playbook: sub/first.yml
@@ -384,6 +508,7 @@ class Outcome:
     code: int
     recap: dict[str, int]
     messages: list[str]
+    headings: list[str]
 
 
 def lay_out(folder: Path, case: dict[str, str]) -> list[str]:
@@ -403,7 +528,9 @@ def outcome(code: int, output: str) -> Outcome:
     recap = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)}
     recap.pop("rolled_back", None)
     messages = re.findall(r'^    "msg": (.*)$', output, re.MULTILINE)
-    return Outcome(code, recap, messages)
+    headings = re.findall(r"^(?:TASK|RUNNING HANDLER) \[(.*)\]", output, re.MULTILINE)
+    # ansible-playbook names an include_role by its role, and counts one in a loop as it is written
+    return Outcome(code, recap, messages, [heading for heading in headings if "include" not in heading])
 
 
 def by_ansible(folder: Path, case: dict[str, str]) -> Outcome:

@@ -157,6 +157,17 @@ def test_a_static_import_hands_down_what_a_dynamic_one_does_not(tmp_path: Path) 
     assert (included.inherited.tags, included.inherited.when, included.inherited.vars) == ((), (), {})
 
 
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/a", "a" * 5000, "a\\0b", "..", "~", "/", "//x"])
+def test_odd_names_are_told_too(tmp_path: Path, name: str) -> None:
+    for statement in ("import_tasks: %s", "import_role: {name: %s}", "import_role: {name: r, tasks_from: %s}"):
+        (tmp_path / "roles/r").mkdir(parents=True, exist_ok=True)
+        if statement.endswith("{name: %s}") and name in ("..", "~", "/"):
+            continue  # these are directories, and may be roles
+        text = statement % f'"{name}"'
+        assert "play.yml:2:" in told(tmp_path, play=f"  tasks: [{{{text}}}]")
+    assert "play.yml:1:" in told(tmp_path, play=f'- import_playbook: "{name}"')
+
+
 def test_uids_are_the_way_to_a_task(tmp_path: Path) -> None:
     play = "  roles: [r]\n  tasks: [{import_tasks: a.yml}, {import_role: {name: r}}]"
     playbook = load(tmp_path, {"play": play, "a": "- debug: {msg: a}", "roles__r__tasks__main": "- debug: {msg: r}"})

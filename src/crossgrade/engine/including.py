@@ -171,7 +171,7 @@ class Including:
         return imports.included_tasks(file, self.task, inherited, uid), str(file)
 
     def _is_foreseen(self, path: Path) -> bool:
-        return ("path", str(path)) in self.walk.runner.machine.predictions
+        return self.walk.check_mode and ("path", str(path)) in self.walk.runner.machine.predictions
 
     def _remember(self, targets: Sequence[Target]) -> TaskResult:
         if self.task.loop is None or (len(targets) == 1 and not targets[0].result.has_item):

@@ -165,7 +165,8 @@ class Walk:
         scope = scope_of(task, self.scope, self.directory)
         templar = self.templar(scope)
         name = self._name(task, templar)
-        self.events.emit("task_started", task=task.uid, name=name, module=task.module, handler=handler)
+        title = f"{task.role.name} : {name}" if task.role else name
+        self.events.emit("task_started", task=task.uid, name=title, module=task.module, handler=handler)
         if task.module in DYNAMIC and self.library is not None:
             Including(self, task, name, self.library).run(scope, templar)
             return

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from crossgrade.errors import TaskError
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
 from crossgrade.playbook.arguments import argument
+from crossgrade.playbook.library import at_home, is_file, is_folder
 from crossgrade.playbook.markers import DependsOnUnknown
 from crossgrade.playbook.values import is_variable_name
 
@@ -46,13 +47,13 @@ class State:
 def inspect(arguments: Arguments, host: HostView) -> State:
     """Raises TaskError for what is not there, PlaybookError for what is no file of variables."""
     if arguments.file is not None:
-        files = [_find(arguments.file, host, Path.is_file, "file of variables")]
+        files = [_find(arguments.file, host, is_file, "file of variables")]
     else:
-        directory = _find(str(arguments.dir), host, Path.is_dir, "directory of variables")
+        directory = _find(str(arguments.dir), host, is_folder, "directory of variables")
         files = list(_files_below(directory, arguments))
     variables: dict[str, Any] = {}
     for file in files:
-        if host.predicted("path", str(file)) is not None:
+        if host.check_mode and host.predicted("path", str(file)) is not None:
             raise DependsOnUnknown(f"{file}, which an earlier task makes")
         variables.update(host.read_variables(file))
     if arguments.name:
@@ -63,12 +64,12 @@ def inspect(arguments: Arguments, host: HostView) -> State:
 
 
 def _find(name: str, host: HostView, is_there: Any, what: str) -> Path:
-    wanted = Path(name).expanduser()
+    wanted = at_home(name)
     folders = (folder for folder in host.search_directories for folder in (folder / "vars", folder))
     places = list(dict.fromkeys(folder / wanted for folder in folders))
     found = next((place for place in places if is_there(place)), None)
     foreseen = next((place for place in places if host.predicted("path", str(place)) is not None), None)
-    if found is None and foreseen is not None:
+    if found is None and foreseen is not None and host.check_mode:
         raise DependsOnUnknown(f"{foreseen}, which an earlier task makes")
     if found is None:
         raise TaskError(f"there is no {what} {name!r}", remedy="Looked at: " + ", ".join(map(str, places)))

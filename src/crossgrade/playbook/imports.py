@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossgrade.errors import CrossgradeError, PlaybookError
 from crossgrade.playbook.argument_types import ConversionError, to_bool
-from crossgrade.playbook.library import MAX_DEPTH, first_file, unique, with_endings
+from crossgrade.playbook.library import MAX_DEPTH, at_home, first_file, is_folder, unique, with_endings
 from crossgrade.playbook.loader import Variables
 from crossgrade.playbook.model import Block, Step, Task, walk
 from crossgrade.playbook.positions import PlaybookErrors, PlaybookProblem, Spot
@@ -69,7 +69,7 @@ def task_file_places(name: str, inherited: Inherited, playbook_directory: Path, 
     else:
         role = inherited.role.path
         folders = [role / folder, role, *beside, playbook_directory / folder, playbook_directory]
-    return unique(each / Path(name).expanduser() for each in folders)
+    return unique(each / at_home(name) for each in folders)
 
 
 class Imports:
@@ -261,7 +261,7 @@ class Imports:
     def role(self, call: Call, inner: Inherited, uid: str) -> BuiltRole | None:
         """The role with its dependencies before it. None where it is not there (noted)."""
         places = role_places(call.name, self.builder.directory, call.parents[-1] if call.parents else None)
-        path = next((place for place in places if place.is_dir()), None)
+        path = next((place for place in places if is_folder(place)), None)
         if path is None:
             self.reader.note(call.spot, f"there is no role `{call.name}`", looked_in(places))
             return None

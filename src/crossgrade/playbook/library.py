@@ -48,14 +48,38 @@ class Library:
         return found
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there; no path is too odd to ask."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a directory is there; no path is too odd to ask."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def at_home(name: str) -> Path:
+    """The path with `~` expanded where that can be done."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def first_file(places: Iterable[Path]) -> Path | None:
     """The first of these that is a file."""
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in places if is_file(place)), None)
 
 
 def with_endings(path: Path) -> list[Path]:
     """As it is written, and with the endings that Ansible tries."""
-    return [path.with_name(path.name + ending) for ending in ENDINGS]
+    return [Path(f"{path}{ending}") for ending in ENDINGS]
 
 
 def unique(places: Iterable[Path]) -> list[Path]:

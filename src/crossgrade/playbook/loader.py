@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def peek_variables(file: Path, depth: int = 0) -> dict[str, Any]:
     for play in plays if isinstance(plays, list) else []:
         own = play.get("vars") if isinstance(play, dict) else None
         imported = play.get("import_playbook") if isinstance(play, dict) else None
-        if isinstance(imported, str) and (file.parent / imported).is_file() and depth < MAX_IMPORTS:
+        if isinstance(imported, str) and depth < MAX_IMPORTS and os.path.isfile(file.parent / imported):  # noqa: PTH113 - it never raises
             found = {**peek_variables(file.parent / imported, depth + 1), **found}
         if isinstance(own, dict):
             for name, value in own.items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossgrade.errors import PlaybookError
 from crossgrade.playbook.imports import as_problem
+from crossgrade.playbook.library import at_home, is_file
 from crossgrade.playbook.model import Block, Condition, Play, Step
 from crossgrade.playbook.positions import PlaybookErrors, Spot
 from crossgrade.playbook.schema import PREFIXES
@@ -37,12 +38,12 @@ def imported_plays(builder: Builder, spot: Spot, value: Mapping[str, Any], key: 
     name = builder.imports.static_name(spot.at(key), value[key], Inherited(vars=own))
     if name is None:
         return ()
-    file = builder.directory / name
+    file = builder.directory / at_home(name)
     if str(file) in builder.chain:
         circle = " → ".join([*builder.chain[builder.chain.index(str(file)) :], str(file)])
         reader.note(spot.at(key), f"the playbook imports itself: {circle}")
         return ()
-    if not file.is_file():
+    if not is_file(file):
         reader.note(spot.at(key), f"there is no playbook `{name}`", f"Looked for: {file}.")
         return ()
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossgrade.playbook.library import Library, first_file, unique, with_endings
+from crossgrade.playbook.library import Library, at_home, first_file, is_folder, unique, with_endings
 from crossgrade.playbook.loader import Variables
 from crossgrade.playbook.positions import Spot
 from crossgrade.playbook.values import Reader
@@ -110,11 +110,11 @@ def with_layers(scope: Scope, layers: Iterator[Layer]) -> Scope:
 def role_places(name: str, playbook_directory: Path, calling: Role | None) -> list[Path]:
     """Where a role of this name may be, the first place first."""
     if name.startswith(("/", "~")):
-        return [Path(name).expanduser()]
+        return [at_home(name)]
     configured = os.environ.get(ROLES_PATH) or DEFAULT_ROLES_PATH
     beside = [calling.path.parent] if calling is not None else []
     folders = [playbook_directory / "roles", *map(Path, configured.split(os.pathsep)), *beside, playbook_directory]
-    return unique(folder.expanduser() / name for folder in folders if str(folder))
+    return unique(at_home(str(folder)) / name for folder in folders if str(folder))
 
 
 @dataclass
@@ -136,7 +136,7 @@ class RoleFiles:
         """
         found = self.main(folder, name)
         directory = self.path / folder / name
-        if found is None and name == "main" and directory.is_dir():
+        if found is None and name == "main" and is_folder(directory):
             files = sorted(each for each in directory.rglob("*") if each.is_file() and not each.name.startswith("."))
             return tuple(self.library.variables_in(each) for each in files if each.suffix in (".yml", ".yaml", ".json"))
         if found is None:
