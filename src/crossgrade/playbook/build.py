@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossgrade.playbook.argument_types import shown
 from crossgrade.playbook.build_task import ModuleCatalogue, TaskReader
+from crossgrade.playbook.conduct import (
+    ModuleDefaults,
+    read_choice,
+    read_conduct,
+    read_module_defaults,
+    read_prompts,
+    read_sizes,
+)
 from crossgrade.playbook.imports import Imports
 from crossgrade.playbook.library import Library
 from crossgrade.playbook.model import (
     Block,
     Condition,
+    Conduct,
     Environment,
     Play,
     Playbook,
@@ -27,7 +36,7 @@ from crossgrade.playbook.playbook_import import import_playbook_key, imported_pl
 from crossgrade.playbook.positions import PlaybookErrors, Source, Spot
 from crossgrade.playbook.schema import KEYWORDS, On
 from crossgrade.playbook.statements import STATEMENTS, with_statements
-from crossgrade.playbook.suggest import did_you_mean, listing
+from crossgrade.playbook.suggest import did_you_mean
 from crossgrade.playbook.values import Reader
 
 if TYPE_CHECKING:
@@ -54,6 +63,8 @@ class Inherited:
     chain: tuple[str, ...] = ()  # the files and roles that are being imported
     depth: int = 0  # of dynamic includes
     place: On = "task"  # of a dynamic include: what the tasks that it brings are
+    conduct: Conduct = field(default_factory=Conduct)
+    module_defaults: ModuleDefaults = field(default_factory=dict)
 
 
 FLAGS = ("any_errors_fatal", "ignore_errors", "no_log", "check_mode", "diff")
@@ -129,7 +140,18 @@ class Builder:
             note(spot, "the play has no `hosts`", "For this machine: `hosts: localhost`.")
         read = Keywords(self.reader, spot, value)
         flags: dict[str, Any] = {name: read.boolean(name) for name in FLAGS}
-        inherited = Inherited(tags=read.tags(), environment=read.environment(), flags=flags, vars={}, vars_spots=())
+        conduct = read_conduct(self.reader, spot, value)
+        inherited = Inherited(
+            tags=read.tags(),
+            environment=read.environment(),
+            flags=flags,
+            vars={},
+            vars_spots=(),
+            conduct=replace(conduct, connection=None),
+            module_defaults=read_module_defaults(
+                self.reader, spot.at("module_defaults"), value.get("module_defaults"), {}
+            ),
+        )
         self.play_vars = self.reader.variables(spot.at("vars"), value.get("vars"))
         self.imports = Imports(self)
         of_roles = self.imports.play_roles(spot.at("roles"), value.get("roles"), inherited, uid)
@@ -141,10 +163,11 @@ class Builder:
         }
         sections["tasks"] = (*of_roles, *sections["tasks"])
         handlers = self.steps(spot.at("handlers"), value.get("handlers"), inherited, f"{uid}/handlers", "handler")
-        connection = read.text("connection") or None
-        choices = KEYWORDS["play"]["connection"].choices
-        if connection is not None and connection not in choices:
-            note(spot.at("connection"), f"`connection`: expected one of {listing(choices)}")
+        connection = read_choice(self.reader, spot, "connection", value)
+        read_choice(self.reader, spot, "strategy", value, "All hosts do a task before any does the next one.")
+        for ignored in ("collections", "gather_subset"):  # what is there is there: they choose nothing
+            read.texts(ignored)
+        self.reader.number(spot.at("gather_timeout"), value.get("gather_timeout"))
         hosts = self.reader.texts(spot.at("hosts"), value.get("hosts"), split=False)
         if "hosts" in value and not hosts:
             note(spot.at("hosts"), "`hosts` is empty", "For this machine: `hosts: localhost`.", key=True)
@@ -163,6 +186,13 @@ class Builder:
             force_handlers=read.boolean("force_handlers"),
             roles=tuple(self.imports.roles),
             directory=self.directory,
+            conduct=replace(conduct, connection=None),
+            serial=read_sizes(self.reader, spot.at("serial"), value.get("serial")),
+            max_fail_percentage=self.reader.number(spot.at("max_fail_percentage"), value.get("max_fail_percentage")),
+            order=read_choice(self.reader, spot, "order", value),
+            prompts=read_prompts(self.reader, spot.at("vars_prompt"), value.get("vars_prompt")),
+            remote_user=read.text("remote_user") or None,
+            port=self.reader.number(spot.at("port"), value.get("port")),
             **flags,
             **sections,
         )
@@ -176,7 +206,7 @@ class Builder:
             if known is None:
                 self.unknown_key(here, key, place)
             elif not known.supported:
-                self.reader.note(here, f"Ansible keyword `{key}` is not supported here yet", known.instead, key=True)
+                self.reader.note(here, known.refusal(), known.instead, key=True)
 
     def unknown_key(self, here: Spot, key: Any, place: On) -> None:
         elsewhere = [other for other in KEYWORDS if isinstance(key, str) and key in KEYWORDS[other]]
@@ -211,7 +241,7 @@ class Builder:
                 self.reader.note(spot, "a block cannot stand among the handlers here yet", "Write its tasks singly.")
                 return None
             return self.block(spot, value, inherited, uid)
-        task = self.tasks.task(spot, value, uid, place)
+        task = self.tasks.task(spot, value, uid, place, inherited.module_defaults)
         if task is None:
             return None
         handed = _hand_down(task, inherited)
@@ -236,6 +266,7 @@ class Builder:
     def nested(self, spot: Spot, value: Mapping[str, Any], inherited: Inherited) -> Inherited:
         """What a block with these keywords hands down."""
         read = Keywords(self.reader, spot, value)
+        read.texts("collections")
         own_flags = {name: read.boolean(name) for name in FLAGS}
         handed_down = inherited.flags or {}
         own_vars = self.reader.variables(spot.at("vars"), value.get("vars"))
@@ -248,10 +279,16 @@ class Builder:
             vars={**(inherited.vars or {}), **own_vars},
             vars_spots=((spot.at("vars"),) if own_vars else ()) + inherited.vars_spots,
             flags={name: handed_down.get(name) if flag is None else flag for name, flag in own_flags.items()},
+            conduct=read_conduct(self.reader, spot, value).under(inherited.conduct),
+            module_defaults=read_module_defaults(
+                self.reader, spot.at("module_defaults"), value.get("module_defaults"), inherited.module_defaults
+            ),
         )
 
     def inside(self, handed: Task, inherited: Inherited) -> Inherited:
         """What a static import hands down: all that it has itself."""
+        spot, value = handed.spot.at("module_defaults"), handed.spot.node.value
+        given = value.get("module_defaults") if isinstance(value, dict) else None
         return replace(
             inherited,
             when=handed.when,
@@ -261,8 +298,9 @@ class Builder:
             vars=handed.vars,
             vars_spots=handed.vars_spots.mappings if handed.vars_spots else (),
             flags={**(inherited.flags or {}), **{name: getattr(handed, name) for name in FLAGS}},
+            conduct=handed.conduct,
+            module_defaults=read_module_defaults(Reader(), spot, given, inherited.module_defaults),
         )
-
 
 def _united(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(outer + inner))
@@ -282,6 +320,7 @@ def _hand_down(task: Task, inherited: Inherited) -> Task:
         vars_spots=VariableSpots(spots + inherited.vars_spots) if spots or inherited.vars_spots else None,
         role=inherited.role,
         parameters=inherited.parameters,
+        conduct=task.conduct.under(inherited.conduct),
         **own_flags,
     )
 

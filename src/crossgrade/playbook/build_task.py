@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crossgrade.playbook.argument_types import shown
 from crossgrade.playbook.arguments import check_arguments, declared_arguments, free_form_argument
+from crossgrade.playbook.conduct import (
+    ModuleDefaults,
+    read_action,
+    read_conduct,
+    read_module_defaults,
+    short_name,
+)
 from crossgrade.playbook.freeform import UnbalancedError, split_pairs
 from crossgrade.playbook.model import ArgumentSpots, Condition, LoopControl, Task, VariableSpots
 from crossgrade.playbook.positions import Spot
-from crossgrade.playbook.schema import KEYWORDS, LOOP_CONTROL, LOOP_CONTROL_LATER, MODULES_LATER, PREFIXES, On
+from crossgrade.playbook.schema import KEYWORDS, LOOP_CONTROL, LOOPS, MODULES_LATER, On
 from crossgrade.playbook.suggest import did_you_mean, listing
 from crossgrade.playbook.values import Reader, has_template, is_template_text
 
@@ -37,31 +44,44 @@ class TaskReader:
 
     def short_name(self, key: str) -> str:
         """Without `ansible.builtin.`"""
-        for prefix in PREFIXES:
-            if key.startswith(prefix):
-                return key[len(prefix) :]
-        return key
+        return short_name(key)
 
     def looks_like_task(self, value: Mapping[Any, Any]) -> bool:
         return any(
             isinstance(key, str) and (self.short_name(key) in self.catalogue.names or key == "block") for key in value
         )
 
-    def task(self, spot: Spot, value: Mapping[Any, Any], uid: str, place: On) -> Task | None:
+    def task(
+        self, spot: Spot, value: Mapping[Any, Any], uid: str, place: On, defaults: ModuleDefaults | None = None
+    ) -> Task | None:
+        """The task, or None where it names no module that is here. `defaults` are the `module_defaults` around it."""
         keywords = KEYWORDS[place]
         candidates = [key for key in value if not _any_of(keywords, key)]
         for key in value:
             known = keywords.get(key) if isinstance(key, str) else None
             if known is not None and not known.supported:
-                self.reader.note(
-                    spot.at(key), f"Ansible keyword `{key}` is not supported here yet", known.instead, key=True
-                )
+                self.reader.note(spot.at(key), known.refusal(), known.instead, key=True)
+        defaults = read_module_defaults(
+            self.reader, spot.at("module_defaults"), value.get("module_defaults"), defaults or {}
+        )
+        action = read_action(self.reader, spot, value)
+        if action is not None and not candidates:
+            if self.short_name(action.module) not in self.catalogue.names:
+                self._unknown_key(spot.at(action.key), action.module, place, None)
+                return None
+            module = self.short_name(action.module)
+            arguments = self._arguments(spot, value, action.key, module, action.arguments, defaults)
+            return self._read_keywords(spot, value, uid, action.key, module, arguments)
         module_key = self._module_key(spot, candidates, place)
         if module_key is None:
             self._task_without_module(spot, value, place)
             return None
         module = self.short_name(module_key)
-        arguments = self._arguments(spot, value, module_key, module)
+        if action is not None:
+            self.reader.note(
+                spot.at(action.key), f"a task has one module, this one has `{module_key}` and `{action.key}`", key=True
+            )
+        arguments = self._arguments(spot, value, module_key, module, value[module_key], defaults)
         return self._read_keywords(spot, value, uid, module_key, module, arguments)
 
     def _task_without_module(self, spot: Spot, value: Mapping[Any, Any], place: On) -> None:
@@ -70,7 +90,7 @@ class TaskReader:
         keywords = KEYWORDS[place]
         if all(_any_of(keywords, key) for key in value):
             unsupported = any(not keywords[key].supported for key in value)
-            if not unsupported or not {"action", "local_action"} & set(value):
+            if not unsupported and not {"action", "local_action"} & set(value):
                 self.reader.note(spot, "the task names no module", "A task needs one: `- command: nvidia-smi`.")
 
     def _module_key(self, spot: Spot, candidates: list[Any], place: On) -> str | None:
@@ -126,12 +146,19 @@ class TaskReader:
             return False
         return any(name in (one.name, *one.options.aliases) for one in declared_arguments(arguments_type))
 
-    def _arguments(self, spot: Spot, value: Mapping[Any, Any], module_key: str, module: str) -> dict[str, Any]:
+    def _arguments(
+        self,
+        spot: Spot,
+        value: Mapping[Any, Any],
+        module_key: str,
+        module: str,
+        given: Any,
+        defaults: ModuleDefaults,
+    ) -> dict[str, Any]:
         here = spot.at(module_key)
         arguments_type = self.catalogue.arguments_of(module)
         if arguments_type is None:
             return {}
-        given = value[module_key]
         arguments: dict[str, Any] | None
         if isinstance(given, dict):
             arguments = dict(given)
@@ -149,6 +176,8 @@ class TaskReader:
                 arguments.setdefault(name, item)
         elif extra is not None:
             self.reader.expected(spot.at("args"), "a mapping (`name: value`)", extra)
+        for name, item in defaults.get(module, {}).items():
+            arguments.setdefault(name, item)
         problems = check_arguments(arguments_type, arguments, ArgumentSpots(spot, here), has_template)
         self.reader.problems += problems
         return arguments
@@ -201,6 +230,11 @@ class TaskReader:
 
         own_vars = reader.variables(spot.at("vars"), value.get("vars"))
         register = value.get("register")
+        loop_with, loop = self._loop(spot, value)
+        conduct = read_conduct(reader, spot, value)
+        if "local_action" in value and conduct.delegate_to is None:
+            conduct = replace(conduct, delegate_to="localhost")
+        texts("collections")
         return Task(
             uid=uid,
             name=reader.text(spot.at("name"), value.get("name")),
@@ -216,7 +250,8 @@ class TaskReader:
             until=conditions("until"),
             retries=reader.whole_number(spot.at("retries"), value.get("retries")),
             delay=reader.number(spot.at("delay"), value.get("delay")),
-            loop=self._loop(spot, value),
+            loop=loop,
+            loop_with=loop_with,
             loop_control=self._loop_control(spot.at("loop_control"), value.get("loop_control")),
             register=None if register is None else reader.variable_name(spot.at("register"), register),
             environment=reader.environment(spot.at("environment"), value.get("environment")),
@@ -228,9 +263,24 @@ class TaskReader:
             check_mode=reader.boolean(spot.at("check_mode"), value.get("check_mode")),
             diff=reader.boolean(spot.at("diff"), value.get("diff")),
             any_errors_fatal=reader.boolean(spot.at("any_errors_fatal"), value.get("any_errors_fatal")),
+            conduct=conduct,
         )
 
-    def _loop(self, spot: Spot, value: Mapping[Any, Any]) -> Any:
+    def _loop(self, spot: Spot, value: Mapping[Any, Any]) -> tuple[str, Any]:
+        """The lookup that makes the items, "" where the list itself is given, and what is given."""
+        several = [key for key in ("loop", *(f"with_{name}" for name in LOOPS)) if key in value]
+        if len(several) > 1:
+            self.reader.note(
+                spot.at(several[1]), f"a task has one loop, this one has `{several[0]}` and `{several[1]}`", key=True
+            )
+        if several and several[0] != "loop":
+            given = value[several[0]]
+            if given is None:
+                self.reader.expected(spot.at(several[0]), "what to go through", given)
+            return several[0].removeprefix("with_"), given if given is not None else []
+        return "", self._plain_loop(spot, value)
+
+    def _plain_loop(self, spot: Spot, value: Mapping[Any, Any]) -> Any:
         if "loop" not in value:
             return None
         loop = value["loop"]
@@ -247,9 +297,7 @@ class TaskReader:
     def _loop_control(self, spot: Spot, value: Any) -> LoopControl:
         given = self.reader.mapping(spot, value)
         for key in given:
-            if key in LOOP_CONTROL_LATER:
-                self.reader.note(spot.at(key), f"Ansible's `{key}` is not supported here yet", key=True)
-            elif key not in LOOP_CONTROL:
+            if key not in LOOP_CONTROL:
                 hint = did_you_mean(str(key), LOOP_CONTROL)
                 self.reader.note(spot.at(key), f"`loop_control` has no keyword `{key}`", hint, key=True)
         names = {
@@ -263,4 +311,8 @@ class TaskReader:
             label=given.get("label"),
             pause=self.reader.number(spot.at("pause"), given.get("pause")) or 0,
             extended=self.reader.boolean(spot.at("extended"), given.get("extended")),
+            extended_allitems=self.reader.boolean(spot.at("extended_allitems"), given.get("extended_allitems")),
+            break_when=(
+                self.reader.conditions(spot.at("break_when"), given["break_when"]) if "break_when" in given else ()
+            ),
         )

@@ -7,7 +7,7 @@ handed down already, so that a task can be run without looking at what is around
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,42 @@ class LoopControl:
     label: Any = None
     pause: Any = 0
     extended: Templated = False
+    extended_allitems: Templated = True
+    break_when: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """How a task is carried out and where. What is None is not said here. `timeout` is in seconds."""
+
+    become: Templated = None
+    become_user: str | None = None
+    become_method: str | None = None
+    become_exe: str | None = None
+    become_flags: str | None = None
+    delegate_to: str | None = None
+    delegate_facts: Templated = None
+    run_once: Templated = None
+    ignore_unreachable: Templated = None
+    timeout: float | str | None = None
+    throttle: float | str | None = None
+    connection: str | None = None
+
+    def under(self, outer: Conduct) -> Conduct:
+        """These, and where they say nothing those of what is around."""
+        own = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(outer, **own)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question of `vars_prompt`: the answer is the variable `name`. A `private` one is not echoed."""
+
+    name: str
+    text: str
+    default: Any = None
+    private: bool = True
+    confirm: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +108,8 @@ class Task:
 
     `arguments` are raw; `when` holds the conditions of the blocks around it first. Of `environment`, later
     ones win. `delay` and `pause` are seconds. `role` is the role that it stands in, `parameters` are the variables of
-    the includes around it. A dynamic include has in `inherited` what it hands down.
+    the includes around it. A dynamic include has in `inherited` what it hands down. With `loop_with`, the lookup of
+    this name makes the items of `loop`.
     """
 
     uid: str
@@ -90,6 +127,7 @@ class Task:
     retries: int | str | None = None
     delay: float | str | None = None
     loop: Any = None
+    loop_with: str = ""
     loop_control: LoopControl = LoopControl()
     register: str | None = None
     environment: tuple[Environment, ...] = ()
@@ -104,6 +142,7 @@ class Task:
     role: Role | None = field(default=None, repr=False, compare=False)
     parameters: tuple[Layer, ...] = field(default=(), repr=False, compare=False)
     inherited: Inherited | None = field(default=None, repr=False, compare=False)
+    conduct: Conduct = Conduct()
 
     @property
     def display_name(self) -> str:
@@ -166,6 +205,13 @@ class Play:
     force_handlers: Templated = None
     roles: tuple[Role, ...] = ()
     directory: Path | None = None
+    conduct: Conduct = Conduct()
+    serial: tuple[int | str, ...] = ()
+    max_fail_percentage: float | str | None = None
+    order: str | None = None
+    prompts: tuple[Prompt, ...] = ()
+    remote_user: str | None = None
+    port: float | str | None = None
 
     @property
     def display_name(self) -> str:

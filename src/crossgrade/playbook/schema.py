@@ -25,13 +25,17 @@ Kind = Literal[
     "loop",  # a list, or a template
     "loop_control",
     "arguments",
+    "mappings",  # a mapping, or a list of them
+    "sizes",  # a number or percentage, or a list of them
+    "prompts",  # questions: a list of mappings with `name`
+    "action",  # a module with its arguments, as text or as a mapping with `module`
     "any",
 ]
 
 
 @dataclass(frozen=True)
 class Keyword:
-    """One keyword. With `supported` false, Ansible has it and crossgrade does not have it yet."""
+    """One keyword. With `supported` false, Ansible has it and crossgrade has not: not yet, or `never`."""
 
     name: str
     on: frozenset[On]
@@ -39,7 +43,20 @@ class Keyword:
     supported: bool = True
     instead: str = ""
     choices: tuple[str, ...] = ()
+    never: bool = False
 
+    def refusal(self) -> str:
+        """Why a playbook with it is not read; for one that is not supported."""
+        when = "cannot be supported here" if self.never else "is not supported here yet"
+        return f"Ansible keyword `{self.name}` {when}"
+
+
+ORDERS = ("inventory", "reverse_inventory", "sorted", "reverse_sorted", "shuffle")
+LOOPS = (
+    *("items", "list", "dict", "flattened", "sequence", "nested", "cartesian", "together", "subelements"),
+    *("indexed_items", "fileglob", "file", "lines", "first_found", "random_choice", "env"),
+)
+"""`with_NAME`: the lookup of this name gives the items."""
 
 _LETTERS: dict[str, On] = {"p": "play", "b": "block", "t": "task", "h": "handler"}
 
@@ -48,13 +65,23 @@ def _keyword(name: str, places: str, kind: Kind, choices: tuple[str, ...] = ()) 
     return Keyword(name, frozenset(_LETTERS[letter] for letter in places), kind, choices=choices)
 
 
+def _keywords(names: str, places: str, kind: Kind) -> list[Keyword]:
+    return [_keyword(name, places, kind) for name in names.split()]
+
+
+def _never(names: str, places: str, why: str) -> list[Keyword]:
+    """Keywords for what cannot exist here, with the reason or the remedy."""
+    on = frozenset(_LETTERS[letter] for letter in places)
+    return [Keyword(name, on, supported=False, instead=why, never=True) for name in names.split()]
+
+
 def _later(names: str, places: str, instead: str = "") -> list[Keyword]:
     on = frozenset(_LETTERS[letter] for letter in places)
     return [Keyword(name, on, supported=False, instead=instead) for name in names.split()]
 
 
-_BECOME = "crossgrade runs as the user that started it: start it as the user that owns the environment."
-_HOST = "Tasks run on the host of the play: give the hosts in `hosts`."
+_ONE_AFTER_THE_OTHER = "Tasks run to their end, one after the other; `server` is the module for what runs beside."
+_CONNECTION = "A host has one connection: give it in the play or in the inventory."
 
 _ALL = [
     _keyword("name", "pbth", "text"),
@@ -91,21 +118,31 @@ _ALL = [
     _keyword("changed_when", "th", "conditions"),
     _keyword("failed_when", "th", "conditions"),
     _keyword("listen", "h", "texts"),
-    *_later("become become_user become_method become_flags become_exe", "pbth", _BECOME),
-    *_later("delegate_to delegate_facts run_once", "bth", _HOST),
-    *_later("remote_user port", "pbth", "Give `ansible_user` and `ansible_port` in the inventory."),
-    *_later("connection", "bth"),
-    *_later("timeout", "pbth", "Modules that can take long have a `timeout` argument of their own."),
-    *_later("ignore_unreachable throttle debugger module_defaults collections", "pbth"),
-    *_later("run_once order strategy serial max_fail_percentage fact_path", "p"),
-    *_later("gather_subset gather_timeout validate_argspec vars_prompt", "p"),
-    *_later("async poll", "th", "Tasks run to their end; `server` is the module for what runs beside."),
-    *_later("action local_action", "th", "Write the module's name as the key: `copy: …`."),
-    *_later("with_items with_list with_flattened", "th", "Write `loop`, which takes the same list."),
-    *_later("with_dict", "th", 'Write `loop: "{{ the_dict | dict2items }}"`.'),
-    *_later("with_sequence", "th", 'Write `loop: "{{ range(1, 4) | list }}"`.'),
-    *_later("with_nested with_cartesian with_together with_subelements with_indexed_items", "th"),
-    *_later("with_fileglob with_file with_lines with_first_found with_random_choice with_env", "th"),
+    *_keywords("become run_once ignore_unreachable", "pbth", "bool"),
+    *_keywords("become_user become_exe become_flags", "pbth", "text"),
+    _keyword("become_method", "pbth", "text", choices=("sudo",)),
+    *_keywords("timeout throttle", "pbth", "number"),
+    _keyword("module_defaults", "pbth", "mappings"),
+    _keyword("collections", "pbth", "texts"),
+    _keyword("delegate_to", "bth", "text"),
+    _keyword("delegate_facts", "bth", "bool"),
+    _keyword("connection", "bth", "text", choices=("local",)),
+    _keyword("serial", "p", "sizes"),
+    *_keywords("max_fail_percentage gather_timeout", "p", "number"),
+    _keyword("order", "p", "text", choices=ORDERS),
+    _keyword("strategy", "p", "text", choices=("linear",)),
+    _keyword("gather_subset", "p", "texts"),
+    _keyword("vars_prompt", "p", "prompts"),
+    *_keywords("remote_user", "p", "text"),
+    *_keywords("port", "p", "number"),
+    _keyword("action", "th", "action"),
+    _keyword("local_action", "th", "action"),
+    *(_keyword(f"with_{name}", "th", "any") for name in LOOPS),
+    *_never("remote_user port", "bth", _CONNECTION),
+    *_never("debugger", "pbth", "A run asks nobody in its middle; look with `crossgrade plan --diff` and `debug`."),
+    *_never("async poll", "th", _ONE_AFTER_THE_OTHER),
+    *_never("fact_path", "p", "Facts of your own are variables here: give them in `vars_files` or `host_vars`."),
+    *_never("validate_argspec", "p", "Write an `assert` at the beginning of the play."),
 ]
 
 KEYWORDS: dict[On, dict[str, Keyword]] = {
@@ -121,13 +158,11 @@ LOOP_CONTROL: dict[str, Kind] = {
     "extended_allitems": "bool",
     "break_when": "conditions",
 }
-LOOP_CONTROL_LATER = frozenset(("extended_allitems", "break_when"))
 
 PREFIXES = ("ansible.builtin.", "ansible.legacy.", "crossgrade.builtin.")
 """In front of a module's name these say only where it comes from."""
 
 MODULES_LATER: dict[str, str] = {
-    "meta": "",
     "shell": "`command` with `argv: [sh, -c, …]` runs a shell.",
     "script": "Use `command`.",
     "lineinfile": "Use `template` or `copy` for the whole file.",
