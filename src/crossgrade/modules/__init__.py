@@ -31,6 +31,7 @@ NAMES: dict[str, str] = {
     "gpu_arch_check": "gpu_arch_check",
     "include_vars": "include_vars",
     "launch_check": "launch_check",
+    "meta": "meta",
     "nccl_check": "nccl_check",
     "preflight": "preflight",
     "python_env": "python_env",
