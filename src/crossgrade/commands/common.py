@@ -32,6 +32,7 @@ def request_from(options: Mapping[str, Any], command: str) -> Request:
         only_tags=_split(options.get("tags") or ()),
         skip_tags=_split(options.get("skip_tags") or ()),
         verbosity=options.get("verbose") or 0,
+        force_handlers=bool(options.get("force_handlers")),
         confirm_within=_seconds(options.get("confirm_within") or ""),
     )
 

@@ -7,10 +7,12 @@ ends with the connection's help only as a viewport. Bringing itself to the host 
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping
 from typing import Any
 
 from crossgrade.commands.run_output import RunOutput
+from crossgrade.engine.company import CONTROLLER
 from crossgrade.engine.events import Event
 from crossgrade.engine.prepare import Prepared
 from crossgrade.errors import CrossgradeError, ExitCode, HostUnreachableError, WrongOptionsError
@@ -73,7 +75,13 @@ def remote_command(options: Mapping[str, Any], prepared: Prepared, host: Host) -
     """
     request = prepared.request
     inventory = {name: value for name, value in host.vars.items() if not name.startswith("ansible_")}
-    variables = {**inventory, **request.extra_vars, "ansible_connection": "local"}
+    variables = {
+        **inventory,
+        **{name: answer for answers in request.answers.values() for name, answer in answers.items()},
+        **request.extra_vars,
+        "ansible_connection": "local",
+        CONTROLLER: platform.node() or "another machine",
+    }
     argv = [request.command, "-i", f"{host.name},", "-e", json.dumps(variables)]
     for option, tags in (("--tags", request.only_tags), ("--skip-tags", request.skip_tags)):
         if tags:
@@ -83,7 +91,9 @@ def remote_command(options: Mapping[str, Any], prepared: Prepared, host: Host) -
     if request.confirm_within is not None:
         argv += ["--confirm-within", str(request.confirm_within)]
     argv += [
-        f"--{name.replace('_', '-')}" for name in ("resume", "yes", "detailed_exitcode", "deep") if options.get(name)
+        f"--{name.replace('_', '-')}"
+        for name in ("resume", "yes", "detailed_exitcode", "deep", "force_handlers")
+        if options.get(name)
     ]
     return argv
 

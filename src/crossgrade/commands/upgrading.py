@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossgrade.commands.common import agreed, guarded, people, request_from
+from crossgrade.commands.prompting import with_answers
 from crossgrade.commands.run_output import RunOutput
 from crossgrade.engine.events import Events, Listener
 from crossgrade.engine.journal import reading
@@ -77,6 +78,8 @@ def _plan(options: Options, request: Request) -> int:
     prepared = prepare(request)
     if _only_looks(options, prepared):
         return ExitCode.DONE
+    prepared = with_answers(prepared)
+    request = prepared.request
     remote = _remote(options, prepared)
     if remote is not None:
         return remote
@@ -175,6 +178,8 @@ def _upgrade(options: Options) -> int:
     prepared = prepare(request)
     if _only_looks(options, prepared):
         return ExitCode.DONE
+    prepared = with_answers(prepared)
+    request = prepared.request
     remote = _remote(options, prepared)
     if remote is not None:
         return remote

@@ -20,8 +20,10 @@ THROUGH_PROGRAMS = frozenset(("apt", "command", "raw", "service", "shell", "syst
 """Modules that reach the machine by programs only, which sudo can start."""
 
 SAME_FOR_ANYBODY = frozenset(
-    ("add_host", "assert", "debug", "fail", "group_by", "include_vars", "meta", "pause", "set_fact", "setup", "uri")
-    + ("ping", "wait_for")
+    (
+        *("add_host", "assert", "debug", "fail", "group_by", "include_vars", "meta", "pause", "ping", "set_fact"),
+        *("setup", "uri", "wait_for"),
+    )
 )
 """Modules for which it makes no difference who runs them."""
 

@@ -64,9 +64,10 @@ class JournaledContext:
     ) -> Completed:
         from crossgrade.process import run_process
 
+        merged = {**self.view.environment, **(environment or {})}
         completed = run_process(
-            argv,
-            env={**self.view.environment, **(environment or {})},
+            self.view.command_line(argv, merged),
+            env=merged,
             cwd=cwd,
             timeout=timeout,
             input=input_text,

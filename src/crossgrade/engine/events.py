@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,14 +59,23 @@ Listener = Callable[[Event], None]
 class Events:
     """Numbers events and hands each to every listener, in order."""
 
-    def __init__(self, host: str, listeners: tuple[Listener, ...], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        host: str,
+        listeners: tuple[Listener, ...],
+        clock: Callable[[], float] = time.time,
+        numbers: Iterator[int] | None = None,
+    ) -> None:
         self._host = host
         self._listeners = listeners
         self._clock = clock
-        self._sequence = 0
+        self._numbers = itertools.count(1) if numbers is None else numbers
+
+    def of_host(self, host: str) -> Events:
+        """The same stream of events, for those of this host."""
+        return Events(host, self._listeners, self._clock, self._numbers)
 
     def emit(self, kind: EventKind, **data: Any) -> None:
-        self._sequence += 1
-        event = Event(kind, self._sequence, self._clock(), self._host, data)
+        event = Event(kind, next(self._numbers), self._clock(), self._host, data)
         for listener in self._listeners:
             listener(event)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from crossgrade.engine.turns import Turns
 from crossgrade.errors import CrossgradeError, Place
 from crossgrade.playbook.model import Task
 
@@ -42,7 +43,7 @@ class Handlers:
         elif topic not in self._notified:
             self._notified.append(topic)
 
-    def flush(self, run: Callable[[Task], None]) -> None:
+    def flush(self, run: Callable[[Task, int], Turns]) -> Turns:
         """Run each notified handler once, in the order of definition.
 
         A handler may notify others: a later one still runs now, an earlier one at the next flush.
@@ -58,7 +59,7 @@ class Handlers:
                 at += 1
                 if any(handler is due for due in self._due):
                     self._due = [due for due in self._due if due is not handler]
-                    run(handler)
+                    yield from run(handler, at)
         finally:
             self._running = False
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossgrade.engine.results import TaskResult, combine_loop
 from crossgrade.engine.surroundings import role_variables
+from crossgrade.engine.turns import Turns
 from crossgrade.errors import CrossgradeError, PlaybookError
 from crossgrade.playbook.arguments import parse_arguments
 from crossgrade.playbook.build import Builder, Inherited
@@ -44,7 +45,7 @@ class Including:
     name: str
     library: Library
 
-    def run(self, scope: Scope, templar: Templar) -> None:
+    def run(self, scope: Scope, templar: Templar) -> Turns:
         """Read what it names for all items of its loop, then run that. Raises HostFailed."""
         walk, task = self.walk, self.task
         try:
@@ -60,10 +61,10 @@ class Including:
         self._count(combined, targets)
         if combined.failed and combined.status != "ignored":
             walk.fail(task, self.name, templar, combined)
-        for target in targets:
+        for part, target in enumerate(targets):
             if target.included is not None:
                 self._begin(target.included)
-                walk.steps(target.included.steps)
+                yield from walk.steps(target.included.steps, part)
 
     def _targets(self, scope: Scope, templar: Templar) -> list[Target]:
         task, control = self.task, self.task.loop_control
@@ -186,9 +187,9 @@ class Including:
         """As Ansible counts: each file that is included is a task that is ok."""
         included = sum(target.included is not None for target in targets)
         if included and not combined.failed:
-            self.walk.counts.ok += included
+            self.walk.memory.counts.ok += included
         else:
-            self.walk.counts.count(combined)
+            self.walk.memory.counts.count(combined)
 
     def _begin(self, included: Included) -> None:
         walk = self.walk

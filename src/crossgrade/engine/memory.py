@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class HostMemory:
-    """One host. `known` holds what was registered and set, `gathered` the facts, `failure` what took it out."""
+    """One host. `known` holds what was registered and set, `gathered` the facts, `included` what `include_vars` read;
+    `failure` took it out."""
 
     host: str
     known: dict[str, Any] = field(default_factory=dict)
     gathered: dict[str, Any] = field(default_factory=dict)
+    included: dict[str, Any] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     failure: HostFailed | None = None
 

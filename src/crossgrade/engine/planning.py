@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from crossgrade.engine.becoming import Becoming
+from crossgrade.engine.company import Company
 from crossgrade.engine.events import Events
+from crossgrade.engine.memory import Memory
 from crossgrade.engine.plan import PlannedTask, SavedPlan
+from crossgrade.engine.plays import walk_plays
 from crossgrade.engine.prepare import Prepared, check_all_templates, plan_basis, play_scope, process_environment
 from crossgrade.engine.results import Counts
 from crossgrade.engine.space import IGNORE, missing_room
 from crossgrade.engine.task_runner import RunFiles, TaskRunner
 from crossgrade.engine.view import Machine, lock_to_json
-from crossgrade.engine.walk import HostFailed, Selection, Walk
+from crossgrade.engine.walk import Selection, Walk
 from crossgrade.errors import CrossgradeError
 from crossgrade.modules.contract import Lock
 from crossgrade.playbook.inventory import Host
@@ -40,17 +44,19 @@ def build_walk(
     machine: Machine,
     events: Events,
     files: RunFiles | None,
+    company: Company,
     predicted: Mapping[tuple[str, str], PlannedTask] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Walk:
     """A walk of one play on one host: of a plan without `files`, of a run with them."""
     request = prepared.request
+    events = events.of_host(host.name)
     machine.library = prepared.playbook.library
     return Walk(
         play=play,
         host=host.name,
         scope=play_scope(prepared, play, host, check_mode=files is None),
-        base_environment=process_environment(),
+        base_environment=company.becoming.environment,
         runner=TaskRunner(
             machine,
             files,
@@ -61,8 +67,17 @@ def build_walk(
         selection=Selection(request.only_tags, request.skip_tags),
         sleep=sleep,
         predicted=predicted or {},
+        memory=company.memory.of(host.name),
+        company=company,
+        force_handlers=request.force_handlers,
         library=prepared.playbook.library,
     )
+
+
+def build_company(prepared: Prepared) -> Company:
+    """What the walks of a plan or of a run share."""
+    becoming = Becoming(process_environment())
+    return Company(Memory(), prepared.inventory, prepared.request.extra_vars, becoming)
 
 
 def make_plan(
@@ -82,22 +97,23 @@ def make_plan(
     machine = Machine(request.store, prepared.playbook.directory, True, dict(locks or {}))
     machine.confirm_within = request.confirm_within
     machine.foresight = foresight
-    counts = Counts()
+    company = build_company(prepared)
     tasks: list[PlannedTask] = []
     failure = ""
-    for play, hosts in prepared.plays:
-        for host in hosts:
-            if failure:
-                break
-            walk = build_walk(prepared, play, host, machine, events, None)
-            walk.counts = counts
-            try:
-                walk.run()
-            except HostFailed as failed:
-                failure = f"task {failed.name!r} would fail: {_in_short(failed.told.message)}"
-            except CrossgradeError as error:
-                failure = str(error)
-            tasks += walk.planned
+
+    def begin(play: Play, host: Host, _: Sequence[Host]) -> Walk:
+        walk = build_walk(prepared, play, host, machine, events, None, company)
+        walk.planned = tasks
+        return walk
+
+    try:
+        walk_plays(prepared.plays, company.memory, events, begin, lambda _: None)
+    except CrossgradeError as error:
+        failure = str(error)
+    failed = company.memory.failure
+    if failed is not None and not failure:
+        where = f" on {failed.host}" if len(prepared.hosts) > 1 else ""
+        failure = f"task {failed.name!r} would fail{where}: {_in_short(failed.told.message)}"
     if not failure and not request.extra_vars.get(IGNORE):
         lacking = missing_room(machine.space)
         if lacking:
@@ -114,7 +130,7 @@ def make_plan(
         # A `rescue` that cannot be read must come out now, not in the middle of a failure. With nothing to do,
         # nothing will run, and a plan stays quick.
         check_all_templates(prepared)
-    return Planning(plan, counts, failure)
+    return Planning(plan, company.memory.total(), failure)
 
 
 def _in_short(message: str) -> str:

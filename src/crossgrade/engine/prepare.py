@@ -94,6 +94,7 @@ def play_scope(prepared: Prepared, play: Play, host: Host, *, check_mode: bool) 
         Precedence.MAGIC, magic_variables(prepared, play, host, check_mode=check_mode), templated=False
     )
     scope = scope.with_layer(Precedence.PLAY_VARS, play.vars, spot=play.spot_of("vars"))
+    scope = scope.with_layer(Precedence.PLAY_VARS, request.answers.get(play.uid, {}), templated=False)
     scope = scope.with_layer(Precedence.EXTRA_VARS, request.extra_vars)
     for role in play.roles:
         scope = with_layers(scope, role.public_layers())

@@ -23,7 +23,8 @@ NOT_KEPT = "(not kept)"
 class Request:
     """One command's options. `extra_vars` are parsed, `only_tags`/`skip_tags` split; paths are absolute.
 
-    `confirm_within` is seconds, None when nothing need be confirmed.
+    `confirm_within` is seconds, None when nothing need be confirmed. `answers` are those to `vars_prompt`, by the uid
+    of the play; they are kept nowhere.
     """
 
     command: str
@@ -36,6 +37,8 @@ class Request:
     skip_tags: tuple[str, ...] = ()
     verbosity: int = 0
     confirm_within: int | None = None
+    force_handlers: bool = False
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def hint(self, command: str) -> str:
         """A command for people to type next, with the options that bring it to the same store."""
@@ -53,7 +56,13 @@ class Request:
     def to_journal(self) -> dict[str, Any]:
         """As plain data, without what looks like a secret."""
         kept = {name: NOT_KEPT if _SECRET.search(name) else value for name, value in self.extra_vars.items()}
-        return {**asdict(self), "playbook": str(self.playbook), "root": str(self.root), "extra_vars": kept}
+        return {
+            **asdict(self),
+            "playbook": str(self.playbook),
+            "root": str(self.root),
+            "extra_vars": kept,
+            "answers": {},
+        }
 
     @classmethod
     def from_journal(cls, value: Mapping[str, Any], given: Mapping[str, Any]) -> Request:
@@ -78,6 +87,7 @@ class Request:
             tuple(value["only_tags"]),
             tuple(value["skip_tags"]),
             confirm_within=value.get("confirm_within"),
+            force_handlers=bool(value.get("force_handlers")),
         )
 
     def with_command(self, command: str) -> Request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,19 +16,21 @@ from crossgrade.engine.journal import Journal, JournalUnusableError
 from crossgrade.engine.opening import opened_journal
 from crossgrade.engine.outcome import Ending, failed_ending, finished_ending
 from crossgrade.engine.plan import SavedPlan, changed_facts
-from crossgrade.engine.planning import build_walk, make_plan
+from crossgrade.engine.planning import build_company, build_walk, make_plan
+from crossgrade.engine.plays import walk_plays
 from crossgrade.engine.prepare import Prepared, prepare, process_environment
 from crossgrade.engine.records import RunState
 from crossgrade.engine.recovery import empty_temporary, settle
 from crossgrade.engine.request import Request
-from crossgrade.engine.results import Counts
 from crossgrade.engine.returning import finish_overdue, refuse_while_waiting, start_waiting
 from crossgrade.engine.run_id import new_run_id
 from crossgrade.engine.task_runner import RunFiles
 from crossgrade.engine.undo import Recovery, UndoResult
 from crossgrade.engine.view import Machine, lock_from_json
-from crossgrade.engine.walk import HostFailed
+from crossgrade.engine.walk import HostFailed, Walk
 from crossgrade.errors import CrossgradeError, ExitCode
+from crossgrade.playbook.inventory import Host
+from crossgrade.playbook.model import Play
 from crossgrade.store.atomic import make_folder
 from crossgrade.store.layout import Store
 from crossgrade.store.lock import hold
@@ -147,12 +149,12 @@ class _Run:
     plan: SavedPlan
     locks: Mapping[str, Any]
     events: Events
-    counts: Counts = field(default_factory=Counts)
     differing: int = 0
     gates_not_run: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.store, self.prepared.playbook.directory, False, dict(self.locks))
+        self.company = build_company(self.prepared)
         self.machine.confirm_within = self.prepared.request.confirm_within
         self.machine.locks.update({digest: lock_from_json(value) for digest, value in self.plan.locks.items()})
 
@@ -193,32 +195,36 @@ class _Run:
 
     def _walk(self) -> None:
         files = RunFiles(self.journal, self.run_id)
-        for play, hosts in self.prepared.plays:
-            for host in hosts:
-                predicted = {(task.task, task.item): task for task in self.plan.tasks if task.host == host.name}
-                walk = build_walk(self.prepared, play, host, self.machine, self.events, files, predicted)
-                walk.counts = self.counts
-                try:
-                    walk.run()
-                finally:
-                    self.differing += walk.differing
-                    self.gates_not_run += walk.gates_not_run
+
+        def begin(play: Play, host: Host, _: Sequence[Host]) -> Walk:
+            predicted = {(task.task, task.item): task for task in self.plan.tasks if task.host == host.name}
+            return build_walk(self.prepared, play, host, self.machine, self.events, files, self.company, predicted)
+
+        def end(walk: Walk) -> None:
+            self.differing += walk.differing
+            self.gates_not_run += walk.gates_not_run
+
+        walk_plays(self.prepared.plays, self.company.memory, self.events, begin, end)
+        if self.company.memory.failure is not None:
+            raise self.company.memory.failure
 
     def end(self, failure: BaseException | None) -> Ending:
         """Take everything back after a failure, and record how the run ended."""
         request, undone = self.prepared.request, UndoResult()
         if failure is not None:
+            whose = failure.host if isinstance(failure, HostFailed) else self.prepared.hosts[0].name
+            counts = self.company.memory.of(whose).counts
             if not isinstance(failure, HostFailed):
-                self.counts.failed += 1
+                counts.failed += 1
             undone = Recovery(self.journal, self.run_id, self.machine, process_environment(), self.events).undo_all()
             with suppress(OSError):  # recovery does it too
                 empty_temporary(self.store)
-            self.counts.rolled_back = undone.undone
+            counts.rolled_back = undone.undone
         elif not start_waiting(self.store, self.run_id) and request.confirm_within is not None:
             message = "--confirm-within: this run activated nothing, so nothing need be confirmed"
             self.events.emit("warning", message=message)
         ending = (
-            finished_ending(request, self.journal, self.counts)
+            finished_ending(request, self.journal, self.company.memory.total())
             if failure is None
             else failed_ending(request, self.journal, failure, undone, self.run_id)
         )
@@ -227,7 +233,9 @@ class _Run:
             self.journal.end_run(self.run_id, state, int(ending.exit_code), ending.reason or ending.outcome)
         except JournalUnusableError as error:
             self.events.emit("warning", message=f"{error.message}; the next command records how this run ended")
-        self.events.emit("recap", **vars(self.counts))
+        for number, host in enumerate(self.prepared.hosts):
+            counts = self.company.memory.of(host.name).counts
+            self.events.of_host(host.name).emit("recap", **vars(counts), first=number == 0)
         return ending
 
 

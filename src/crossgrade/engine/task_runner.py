@@ -50,16 +50,18 @@ class TaskRunner:
         *,
         in_check_mode: bool = False,
         hidden: bool = False,
+        become: tuple[str, ...] = (),
     ) -> TaskResult:
         """Run the task for one item, once. Errors that a user can mend become a failed result.
 
         `templar` holds the variables of the task (and item), `environment` the whole process environment.
         `in_check_mode` is the task's own `check_mode: true`: in a run, this task only says what it would do.
+        `become` begins the command line of its programs (`engine.becoming`).
         """
         began = time.monotonic()
         printed: list[str] = []
         try:
-            result = self._run(task, name, templar, environment, in_check_mode, hidden, printed)
+            result = self._run(task, name, templar, environment, in_check_mode, hidden, become, printed)
         except DependsOnUnknown as unknown:
             result = TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
         except CrossgradeError as error:
@@ -78,6 +80,7 @@ class TaskRunner:
         environment: Mapping[str, str],
         in_check_mode: bool,
         hidden: bool,
+        become: tuple[str, ...],
         printed: list[str],
     ) -> TaskResult:
         module = load_module(task.module)
@@ -92,6 +95,8 @@ class TaskRunner:
             self.verbosity,
             printed=printed,
             directories=templar.directories,
+            become=become,
+            base_environment=templar.environment,
         )
         if self.machine.watch is not None:
             self.machine.watch(task.module, arguments, view)

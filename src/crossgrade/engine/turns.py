@@ -37,14 +37,15 @@ class HostEnded(Exception):  # noqa: N818 - a turn in the walk: no more tasks fo
 
 @dataclass
 class SideBySide:
-    """The walks of one batch of hosts. After `run`, `failed` has the hosts that nothing rescued.
+    """The walks of one batch of `size` hosts. What nothing rescued is in the hosts' memories after `run`.
 
-    `broken` says that too many have failed for the play to go on with other hosts; `ended` that the play asked to end.
+    `most_failed` is `max_fail_percentage`. `broken` says that too many have failed for the play to go on with other
+    hosts, `ended` that the play asked to end.
     """
 
     walks: Sequence[Walk]
-    most_failed: float | None = None  # per cent, of `max_fail_percentage`
-    failed: dict[str, HostFailed] = field(default_factory=dict)
+    size: int
+    most_failed: float | None = None
     broken: bool = False
     ended: bool = False
     _waiting: dict[str, tuple[Walk, Turns, Turn]] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class SideBySide:
         ]
         task = self._waiting[group[0][0].host][2].task
         for_all = task is not None and group[0][0].does_for_all(task)
-        failures = []
+        failures: list[HostFailed] = []
         for number, (walk, turns) in enumerate(group):
             if walk.host not in self._waiting:
                 continue  # it was ended meanwhile
@@ -89,7 +90,7 @@ class SideBySide:
             self._waiting.pop(walk.host, None)
         except HostFailed as failure:
             self._waiting.pop(walk.host, None)
-            self.failed[walk.host] = failure
+            walk.memory.failure = failure
         except BaseException:
             self._waiting.clear()
             raise
@@ -106,20 +107,23 @@ class SideBySide:
             if walk.host in own:
                 continue
             try:
-                turn = turns.throw(HostFailed(failure.task, failure.name, failure.result, failure.told, own=False))
+                turn = turns.throw(
+                    HostFailed(failure.task, failure.name, failure.result, failure.told, walk.host, own=False)
+                )
             except StopIteration:
                 del self._waiting[walk.host]
             except HostFailed as thrown:
                 del self._waiting[walk.host]
-                self.failed[walk.host] = thrown
+                walk.memory.failure = thrown
             else:
                 self._waiting[walk.host] = (walk, turns, turn)
 
     def _count_failed(self) -> None:
-        own = [failure for failure in self.failed.values() if failure.own]
+        failures = [walk.memory.failure for walk in self.walks]
+        own = [failure for failure in failures if failure is not None and failure.own]
         if self.most_failed is None or not own or self.broken:
             return
-        if 100 * len(own) / len(self.walks) > self.most_failed:
+        if 100 * len(own) / self.size > self.most_failed:
             self.broken = True
             self._fail_others(own[0], [])
 

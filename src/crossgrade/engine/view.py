@@ -87,6 +87,8 @@ class TaskView:
     on_line: Callable[[str], None] | None = None
     printed: list[str] = field(default_factory=list)
     directories: tuple[Path, ...] = ()
+    become: tuple[str, ...] = ()
+    base_environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
@@ -175,9 +177,18 @@ class TaskView:
     ) -> Completed:
         from crossgrade.process import run_process
 
-        completed = run_process(argv, env={**self.environment, **(environment or {})}, cwd=None, timeout=timeout)
+        merged = {**self.environment, **(environment or {})}
+        completed = run_process(self.command_line(argv, merged), env=merged, cwd=None, timeout=timeout)
         self.remember_failure(completed)
         return completed
+
+    def command_line(self, argv: Sequence[str], environment: Mapping[str, str]) -> Sequence[str]:
+        """As it is started: by sudo for a task that becomes another user."""
+        if not self.become:
+            return argv
+        from crossgrade.engine.becoming import with_environment
+
+        return with_environment(self.become, argv, environment, self.base_environment)
 
     def remember_failure(self, completed: Completed) -> None:
         """Keep what a program that failed has printed, with how it ended; of several the last ones."""

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from crossgrade.engine.company import Company
 from crossgrade.engine.events import Events
 from crossgrade.engine.explained import explained, sentence
 from crossgrade.engine.handling import Handlers
 from crossgrade.engine.including import Including, RoleRuns
+from crossgrade.engine.looping import item_variables, loop_list
+from crossgrade.engine.memory import HostMemory
+from crossgrade.engine.meta import Telling, does_for_all
 from crossgrade.engine.plan import Action, Foreseen, PlannedTask
-from crossgrade.engine.results import Counts, TaskResult, combine_loop, not_run, result_event
+from crossgrade.engine.results import TaskResult, combine_loop, not_run, result_event
 from crossgrade.engine.retrying import attempts
 from crossgrade.engine.surroundings import scope_of
 from crossgrade.engine.task_runner import TaskRunner
+from crossgrade.engine.time_limit import TaskTimedOut, time_limit
+from crossgrade.engine.turns import HostEnded, Turn, Turns
 from crossgrade.errors import CrossgradeError
 from crossgrade.playbook.library import Library
 from crossgrade.playbook.model import Block, Play, Step, Task
@@ -36,8 +43,12 @@ _FORESEEN: dict[str, Action] = {"changed": "change", "failed": "fails", "ignored
 class HostFailed(Exception):  # noqa: N818 - a turn in the walk that blocks catch, not an error for users
     """A task failed and nothing has rescued it yet."""
 
-    def __init__(self, task: Task, name: str, result: TaskResult, told: TaskResult) -> None:
+    def __init__(
+        self, task: Task, name: str, result: TaskResult, told: TaskResult, host: str, *, own: bool = True
+    ) -> None:
         super().__init__(name)
+        self.host = host
+        self.own = own  # false where another host's task failed for this host too
         self.task = task
         self.name = name
         self.result = result  # for the playbook's own variables
@@ -65,17 +76,22 @@ class Walk:
     selection: Selection
     sleep: Callable[[float], None]
     predicted: Mapping[tuple[str, str], PlannedTask] = field(default_factory=dict)
-    counts: Counts = field(default_factory=Counts)
+    memory: HostMemory = field(default_factory=lambda: HostMemory("localhost"))
+    company: Company = field(default_factory=Company)
+    force_handlers: bool = False
+    sharing: list[HostMemory] = field(default_factory=list)
+    failure: HostFailed | None = None
+    ending: str = ""
+    leaving: bool = False
     planned: list[PlannedTask] = field(default_factory=list)
     differing: int = 0
     gates_not_run: list[str] = field(default_factory=list)
     library: Library | None = None
     roles: list[Role] = field(default_factory=list)
     role_runs: RoleRuns = field(default_factory=RoleRuns)
-    _known: dict[str, Any] = field(default_factory=dict)
-    _included: dict[str, Any] = field(default_factory=dict)
     _in_rescue: int = 0
     _rescuable: int = 0
+    _place: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.handlers = Handlers(list(self.play.handlers), self._handler_name)
@@ -90,19 +106,26 @@ class Walk:
     def check_mode(self) -> bool:
         return self.runner.files is None
 
-    def run(self) -> None:
-        """Walk the sections of the play, each with its handlers. Raises HostFailed at the first unrescued failure."""
-        self.events.emit("play_started", play=self.play.name or ", ".join(self.play.hosts))
-        if self.templar(self.scope).boolean(self.play.gather_facts, default=False):
-            self._gather_facts()
-        for _, steps in self.play.sections():
-            try:
-                self.steps(steps)
-            except HostFailed:
-                if self.templar(self.scope).boolean(self.play.force_handlers, default=False):
-                    self.run_handlers()
-                raise
-            self.run_handlers()
+    def turns(self) -> Turns:
+        """Walk the sections of the play, each with its handlers; see `engine.turns`.
+
+        Raises HostFailed at the first failure that nothing rescues.
+        """
+        try:
+            if self.templar(self.scope).boolean(self.play.gather_facts, default=False):
+                yield Turn((-1,), None)
+                self._gather_facts()
+            for number, (_, steps) in enumerate(self.play.sections()):
+                try:
+                    yield from self.steps(steps, 2 * number)
+                except HostFailed:
+                    forced = self.templar(self.scope).boolean(self.play.force_handlers, default=False)
+                    if forced or self.force_handlers:
+                        yield from self.run_handlers(2 * number + 1)
+                    raise
+                yield from self.run_handlers(2 * number + 1)
+        except HostEnded:
+            return
 
     def _gather_facts(self) -> None:
         from crossgrade.inspect.machine import collect_facts
@@ -110,65 +133,80 @@ class Walk:
         name, began = "Gathering Facts", time.monotonic()
         self.events.emit("task_started", task=f"{self.play.uid}/facts", name=name, module="setup", handler=False)
         facts = collect_facts(root=self.runner.machine.store.root).to_json()
-        self.scope = self.scope.with_layer(Precedence.FACTS, {"ansible_facts": facts}, templated=False)
+        self.memory.gathered["ansible_facts"] = facts
         result = TaskResult("ok", seconds=time.monotonic() - began)
-        self.counts.count(result)
+        self.memory.counts.count(result)
         self.events.emit("task_result", **result_event(f"{self.play.uid}/facts", name, "setup", result, "", None))
 
     # ---- blocks
 
-    def steps(self, steps: Sequence[Step]) -> None:
-        for step in steps:
-            if isinstance(step, Block):
-                self._block(step)
-            else:
-                self._task(step)
+    def steps(self, steps: Sequence[Step], part: int = 0) -> Turns:
+        """`part` tells several lists that stand at one place apart, in their order."""
+        self._place += [part, 0]
+        try:
+            for at, step in enumerate(steps):
+                self._place[-1] = at
+                yield from self._block(step) if isinstance(step, Block) else self._task(step)
+        finally:
+            del self._place[-2:]
 
-    def _block(self, block: Block) -> None:
+    def _block(self, block: Block) -> Turns:
         if block.role is not None and self.role_runs.is_done(block.role):
             return
         self._rescuable += bool(block.rescue)
         try:
             try:
-                self.steps(block.block)
-            finally:
-                self._rescuable -= bool(block.rescue)
-        except HostFailed as failure:
-            if not block.rescue:
-                raise
-            self._rescue(block, failure)
-        finally:
-            self.steps(block.always)
+                try:
+                    yield from self.steps(block.block, 0)
+                finally:
+                    self._rescuable -= bool(block.rescue)
+            except HostFailed as failure:
+                if not block.rescue:
+                    raise
+                yield from self._rescue(block, failure)
+        except (HostEnded, GeneratorExit):
+            raise
+        except BaseException as error:
+            self.leaving = self.leaving or not isinstance(error, HostFailed)
+            yield from self.steps(block.always, 2)
+            raise
+        yield from self.steps(block.always, 2)
         if block.role is not None:
             self.role_runs.note_end(block.role)
 
-    def _rescue(self, block: Block, failure: HostFailed) -> None:
-        self.counts.failed -= 1
-        self.counts.rescued += 1
-        self._known["ansible_failed_task"] = {
-            "name": failure.name if failure.task.name else "",
-            "action": failure.task.module,
-        }
-        self._known["ansible_failed_result"] = failure.result.registered()
+    def _rescue(self, block: Block, failure: HostFailed) -> Turns:
+        if failure.own:
+            self.memory.counts.failed -= 1
+            self.memory.counts.rescued += 1
+            self.memory.known["ansible_failed_task"] = {
+                "name": failure.name if failure.task.name else "",
+                "action": failure.task.module,
+            }
+            self.memory.known["ansible_failed_result"] = failure.result.registered()
         self._in_rescue += 1
         try:
-            self.steps(block.rescue)
+            yield from self.steps(block.rescue, 1)
         finally:
             self._in_rescue -= 1
 
     # ---- one task
 
-    def _task(self, task: Task, *, handler: bool = False) -> None:
+    def _task(self, task: Task, *, handler: bool = False) -> Turns:
         handler = handler or self.handlers.running
         if not handler and not is_selected(task.tags, self.selection.only, self.selection.skip):
             return
+        if not (yield Turn(tuple(self._place), task)):
+            return  # another host has done it for all
         scope = scope_of(task, self.scope, self.directory)
         templar = self.templar(scope)
         name = self._name(task, templar)
+        if task.module == "meta":
+            yield from Telling(self, task, name).run(templar)
+            return
         title = f"{task.role.name} : {name}" if task.role else name
         self.events.emit("task_started", task=task.uid, name=title, module=task.module, handler=handler)
         if task.module in DYNAMIC and self.library is not None:
-            Including(self, task, name, self.library).run(scope, templar)
+            yield from Including(self, task, name, self.library).run(scope, templar)
             return
         if task.loop is None:
             result = self.ignoring(task, templar, self._attempts(task, name, scope))
@@ -176,7 +214,7 @@ class Walk:
             self.tell(task, name, templar, result)
         else:
             result = self._loop(task, name, scope, templar)
-        self.counts.count(result)
+        self.memory.counts.count(result)
         self.role_runs.note_task(task, result)
         if not result.known:
             self._may_have_set(task)
@@ -191,13 +229,15 @@ class Walk:
         """In a plan: variables that this task sets when its turn comes, if it does."""
         if task.module == "set_fact":
             unknown = Unknown(f"task {task.display_name!r}", certain=False)
-            self._known.update(dict.fromkeys((name for name in task.arguments if name != "cacheable"), unknown))
+            self.memory.known.update(dict.fromkeys((name for name in task.arguments if name != "cacheable"), unknown))
         elif task.module == "include_vars":
             self.scope = self.scope.with_unknown(f"the variables of task {task.display_name!r}")
 
     def fail(self, task: Task, name: str, templar: Templar, result: TaskResult) -> None:
         """Leave the walk. Raises HostFailed."""
-        raise HostFailed(task, name, result, result.hidden() if self._hidden(task, templar) else result)
+        told = result.hidden() if self._hidden(task, templar) else result
+        self.failure = HostFailed(task, name, result, told, self.host)
+        raise self.failure
 
     def _loop(self, task: Task, name: str, scope: Scope, templar: Templar) -> TaskResult:
         early: TaskResult | None = None
@@ -213,46 +253,54 @@ class Walk:
             self.tell(task, name, templar, early)
             return early
         control = task.loop_control
-        results = []
+        results: list[TaskResult] = []
         for index, item in enumerate(items):
-            values: dict[str, Any] = {control.loop_var: item, "ansible_loop_var": control.loop_var}
-            if control.index_var:
-                values[control.index_var] = index
-            item_scope = scope.with_layer(Precedence.LOOP, values, templated=False)
+            if index and not self.check_mode:
+                self._pause(task, templar)
+            item_scope = scope.with_layer(
+                Precedence.LOOP, item_variables(control, items, index, templar), templated=False
+            )
             item_templar = self.templar(item_scope)
             result = self.ignoring(task, item_templar, self._attempts(task, name, item_scope))
             result = replace(result, item=item, has_item=True)
             self.tell(task, name, item_templar, replace(result, item=self.label(task, item, item_templar)))
             results.append(result)
+            if control.break_when:
+                try:
+                    if self._with_result(task, item_scope, result).all_hold(control.break_when):
+                        break
+                except DependsOnUnknown as unknown:
+                    results += self._perhaps(task, name, templar, items[index + 1 :], unknown)
+                    break
+                except CrossgradeError as error:
+                    broken = TaskResult("failed", message=f"break_when: {error}", failed=True, item=item, has_item=True)
+                    self.tell(task, name, item_templar, broken)
+                    results.append(broken)
+                    break
         combined, registered = combine_loop(results, control.loop_var)
         self.remember(task, registered, known=combined.known)
         if not results:
             self.tell(task, name, templar, replace(combined, message="no items in the list"))
         return combined
 
+    def _pause(self, task: Task, templar: Templar) -> None:
+        with suppress(CrossgradeError, TypeError, ValueError):
+            seconds = float(templar.template(task.loop_control.pause))
+            if seconds > 0:
+                self.sleep(seconds)
+
+    def _perhaps(
+        self, task: Task, name: str, templar: Templar, items: Sequence[Any], unknown: DependsOnUnknown
+    ) -> list[TaskResult]:
+        """In a plan: the items after one of which nobody knows whether `break_when` ends the loop with it."""
+        why = f"unless break_when ends the loop before: depends on {unknown.origin}"
+        perhaps = [TaskResult("may change", summary=why, known=False, item=item, has_item=True) for item in items]
+        for result in perhaps:
+            self.tell(task, name, templar, result)
+        return perhaps
+
     def items(self, task: Task, templar: Templar) -> Sequence[Any]:
-        # Ansible looks at `when` before the loop's list when the list cannot be templated: a condition that is
-        # false for every item anyway makes an undefined list harmless.
-        try:
-            items = templar.template(task.loop, task.spot_of("loop"))
-        except DependsOnUnknown:
-            raise
-        except CrossgradeError:
-            try:
-                if task.when and not templar.all_hold(task.when, task.spot_of("when")):
-                    return ()
-            except CrossgradeError:
-                pass
-            raise
-        if isinstance(items, Unknown):
-            raise DependsOnUnknown(items.origin, expression=str(task.loop))
-        if not isinstance(items, list | tuple):
-            raise CrossgradeError(
-                f"loop needs a list, not {type(items).__name__}: {task.loop!r}",
-                remedy="Give a list, or turn a mapping into one with `| dict2items`.",
-                place=task.spot_of("loop").place,
-            )
-        return items
+        return loop_list(task, templar, self.base_environment, check_mode=self.check_mode)
 
     def label(self, task: Task, item: Any, templar: Templar) -> Any:
         if task.loop_control.label is None:
@@ -304,14 +352,26 @@ class Walk:
             environment = self._environment(task, templar)
             in_check_mode = templar.boolean(task.check_mode, default=False, spot=task.spot)
             hidden = templar.boolean(task.no_log, default=False, spot=task.spot)
+            delegate = self.company.delegate(task, templar, self.host)
+            gives_facts = templar.boolean(task.conduct.delegate_facts, default=False, spot=task.spot)
+            become = self.company.becoming.prefix(task, templar)
+            seconds = _seconds(task, templar)
         except DependsOnUnknown as unknown:
             return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
         except CrossgradeError as error:
             return TaskResult("failed", message=str(error), failed=True)
-        result = self.runner.run_once(task, name, templar, environment, in_check_mode=in_check_mode, hidden=hidden)
+        try:
+            with time_limit(seconds):
+                result = self.runner.run_once(
+                    task, name, templar, environment, in_check_mode=in_check_mode, hidden=hidden, become=become
+                )
+        except TaskTimedOut:
+            message = f"it did not end within its `timeout` of {seconds:g} s, and was stopped"
+            return TaskResult("failed", message=message, failed=True, values={"timedout": {"period": seconds}})
         self.runner.machine.predict(result.predicts)
-        self._known.update(result.facts)
-        self._included.update(result.included)
+        for memory in [delegate] if delegate is not None and gives_facts else [self.memory, *self.sharing]:
+            memory.known.update(result.facts)
+            memory.included.update(result.included)
         if result.skipped:
             return result
         return self._judge(task, scope, result) if result.known else self._foresee_changed(task, scope, result)
@@ -321,9 +381,9 @@ class Walk:
         if not task.changed_when or result.status == "may change":
             return result
         known = (
-            {**self._known, task.register: Unknown(f"the result of task {task.display_name!r}")}
+            {**self.memory.known, task.register: Unknown(f"the result of task {task.display_name!r}")}
             if task.register
-            else self._known
+            else self.memory.known
         )
         try:
             changed = self._templar_with(scope, known).all_hold(task.changed_when, task.spot_of("changed_when"))
@@ -367,24 +427,47 @@ class Walk:
             return replace(result, message=f"{result.message}; and ignore_errors: {error}")
         return replace(result, status="ignored") if ignored else result
 
+    # ---- what is asked by whoever walks several hosts side by side
+
+    def does_for_all(self, task: Task) -> bool:
+        """Whether one host does this task for all of its batch."""
+        if task.module == "meta":
+            return does_for_all(task)
+        try:
+            templar = self.templar(scope_of(task, self.scope, self.directory))
+            return templar.boolean(task.conduct.run_once, default=False, spot=task.spot)
+        except CrossgradeError:
+            return False
+
+    def is_fatal(self, task: Task) -> bool:
+        """Whether a failure of this task is one of all hosts."""
+        try:
+            templar = self.templar(scope_of(task, self.scope, self.directory))
+            return templar.boolean(task.any_errors_fatal, default=False, spot=task.spot)
+        except CrossgradeError:
+            return True  # whoever wrote it meant to be careful
+
     # ---- variables
 
     def templar(self, scope: Scope) -> Templar:
-        return self._templar_with(scope, self._known)
+        return self._templar_with(scope, self.memory.known)
 
     def _templar_with(self, scope: Scope, known: Mapping[str, Any]) -> Templar:
-        layered = scope.with_layer(Precedence.INCLUDED_VARS, self._included)
+        layered = scope.with_layer(Precedence.FACTS, self.memory.gathered, templated=False)
+        layered = layered.with_layer(Precedence.INCLUDED_VARS, self.memory.included)
         layered = layered.with_layer(Precedence.SET_FACTS, known, templated=False)
         return Templar(layered, directory=self.directory, environment=self.base_environment)
 
     def _with_result(self, task: Task, scope: Scope, result: TaskResult) -> Templar:
-        known = {**self._known, task.register: result.registered()} if task.register else self._known
+        known = {**self.memory.known, task.register: result.registered()} if task.register else self.memory.known
         return self._templar_with(scope, known)
 
     def remember(self, task: Task, value: Any, *, known: bool) -> None:
         if task.register:
             origin = f"the result of task {task.display_name!r}"
-            self._known[task.register] = value if known else Unknown(origin, {"skipped": False, "failed": False})
+            kept = value if known else Unknown(origin, {"skipped": False, "failed": False})
+            for memory in (self.memory, *self.sharing):
+                memory.known[task.register] = kept
 
     def _environment(self, task: Task, templar: Templar) -> dict[str, str]:
         environment = dict(self.base_environment)
@@ -407,9 +490,17 @@ class Walk:
         for raw in task.notify:
             self.handlers.notify(str(templar.template(raw, task.spot_of("notify"))), task.spot_of("notify").place)
 
-    def run_handlers(self) -> None:
+    def run_handlers(self, part: int = 0) -> Turns:
         """Each notified handler once, in the order in which they are defined."""
-        self.handlers.flush(lambda handler: self._task(handler, handler=True))
+        self._place += [part, 0]
+        try:
+            yield from self.handlers.flush(self._handle)
+        finally:
+            del self._place[-2:]
+
+    def _handle(self, handler: Task, at: int) -> Turns:
+        self._place[-1] = at
+        yield from self._task(handler, handler=True)
 
     def _handler_name(self, handler: Task) -> str:
         return self._name(handler, self.templar(scope_of(handler, self.scope, self.directory)))
@@ -480,3 +571,14 @@ class Walk:
             predicted=f"{foreseen.action}: {foreseen.summary}",
             happened=f"{action}: {result.summary}",
         )
+
+
+def _seconds(task: Task, templar: Templar) -> float:
+    """The task's `timeout`, 0 without one."""
+    if task.conduct.timeout is None:
+        return 0.0
+    given = templar.template(task.conduct.timeout, task.spot_of("timeout"))
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise CrossgradeError(f"timeout needs seconds, not {given!r}", place=task.spot.place) from None

@@ -302,6 +302,7 @@ class Builder:
             module_defaults=read_module_defaults(Reader(), spot, given, inherited.module_defaults),
         )
 
+
 def _united(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(outer + inner))
 

@@ -166,11 +166,11 @@ def _one_sequence(term: Any) -> Iterable[str]:
     if len(numbers) > MAX_ITEMS:
         raise too_large("the list of items")
     pattern = str(words.get("format", "%d"))
-    for number in numbers:
-        try:
-            yield pattern % number
-        except (TypeError, ValueError) as error:
-            raise LoopError(f"`format` {pattern!r} fits no number: {error}") from error
+    try:
+        pattern % start
+    except (TypeError, ValueError) as error:
+        raise LoopError(f"`format` {pattern!r} fits no number: {error}") from error
+    yield from (pattern % number for number in numbers)
 
 
 def _sequence_words(term: Any) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _sequence_words(term: Any) -> dict[str, Any]:
     words = dict(word.partition("=")[::2] for word in text.split())
     unknown = set(words) - {"start", "end", "count", "stride", "format"}
     if unknown:
-        raise LoopError(f"a sequence has no {sorted(unknown)[0]!r}", remedy="It has start, end, count, stride, format.")
+        raise LoopError(f"a sequence has no {min(unknown)!r}", remedy="It has start, end, count, stride, format.")
     return words
 
 

@@ -49,6 +49,8 @@ class Terminal:
         self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._status: Status | None = None
         self._task = ""
+        self._heading: tuple[object, object] | None = None
+        self._hosts: set[str] = set()
         self._message = ""
         self._task_began = 0.0
         self._began = time.monotonic()
@@ -58,11 +60,25 @@ class Terminal:
             self._show_progress(str(event.data["message"]))
             return
         self._stop_live()
+        if self._repeats_heading(event):
+            return
         self.write(render(event, verbosity=self._verbosity, show_diff=self._show_diff))
         if event.kind == "task_started":
             self._task = str(event.data["name"])
             self._task_began = time.monotonic()
             self._show_progress("")
+
+    def _repeats_heading(self, event: Event) -> bool:
+        """Whether this begins a task for one more host, right after another host has begun and done it."""
+        if event.kind == "task_started":
+            heading = (event.data["task"], event.data.get("handler"))
+            if heading == self._heading and event.host not in self._hosts:
+                self._hosts.add(event.host)
+                return True
+            self._heading, self._hosts = heading, {event.host}
+        elif event.kind != "task_result":
+            self._heading = None
+        return False
 
     def write(self, lines: Iterable[Line]) -> None:
         for line in lines:

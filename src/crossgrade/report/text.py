@@ -209,7 +209,8 @@ def recap_line(host: str, counts: Mapping[str, Any]) -> Line:
 
 
 def _recap(event: Event, *_: object) -> Iterator[Line]:
-    yield heading("PLAY RECAP", "")
+    if event.data.get("first", True):
+        yield heading("PLAY RECAP", "")
     yield recap_line(event.host, event.data)
 
 

@@ -1,0 +1,54 @@
+"""The hosts of a run as a task may reach them: what is known of each, and whether a task can be done there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from crossgrade.engine.becoming import Becoming
+from crossgrade.engine.memory import HostMemory, Memory
+from crossgrade.errors import TaskError
+from crossgrade.playbook.inventory import LOCALHOSTS, Inventory
+from crossgrade.playbook.model import Task
+from crossgrade.playbook.templating import Templar
+
+CONTROLLER = "crossgrade_controller"
+"""The variable that says, on a host that is reached by SSH, where the command was given."""
+
+
+@dataclass(frozen=True)
+class Company:
+    """What the walks of a run share. The engine runs on one machine: all hosts that it can do tasks on are that one."""
+
+    memory: Memory = field(default_factory=Memory)
+    inventory: Inventory = field(default_factory=lambda: Inventory((), {}))
+    extra_vars: Mapping[str, Any] = field(default_factory=dict)
+    becoming: Becoming = field(default_factory=lambda: Becoming({}))
+
+    def delegate(self, task: Task, templar: Templar, host: str) -> HostMemory | None:
+        """The host that the task is done on where that is another one. Raises TaskError for one out of reach."""
+        if task.conduct.delegate_to is None:
+            return None
+        name = str(templar.template(task.conduct.delegate_to, task.spot_of("delegate_to"))).strip()
+        if name == host:
+            return None
+        if not name or name == "omit":
+            return None
+        reason = self._out_of_reach(name)
+        if reason:
+            raise TaskError(
+                f"delegate_to: {name} cannot be reached from here: {reason}",
+                remedy="A task runs on the machine that crossgrade runs on: give that host a play of its own.",
+            )
+        return self.memory.of(name)
+
+    def _out_of_reach(self, name: str) -> str:
+        controller = self.extra_vars.get(CONTROLLER)
+        if controller:
+            return f"the engine runs on the host itself, and the command was given on {controller}"
+        known = self.inventory.host(name)
+        if known is None:
+            return "" if name in LOCALHOSTS else "no host of the inventory has this name"
+        connection = self.extra_vars.get("ansible_connection") or known.connection
+        return "" if connection == "local" else f"its connection is {connection}"
