@@ -367,7 +367,7 @@ class Walk:
                 )
         except TaskTimedOut:
             message = f"it did not end within its `timeout` of {seconds:g} s, and was stopped"
-            return TaskResult("failed", message=message, failed=True, values={"timedout": {"period": seconds}})
+            return TaskResult("failed", message=message, failed=True, values={"timedout": {"period": _plain(seconds)}})
         self.runner.machine.predict(result.predicts)
         for memory in [delegate] if delegate is not None and gives_facts else [self.memory, *self.sharing]:
             memory.known.update(result.facts)
@@ -380,13 +380,8 @@ class Walk:
         """What `changed_when` says of a result that nobody knows yet: often it is `false`, whatever comes."""
         if not task.changed_when or result.status == "may change":
             return result
-        known = (
-            {**self.memory.known, task.register: Unknown(f"the result of task {task.display_name!r}")}
-            if task.register
-            else self.memory.known
-        )
         try:
-            changed = self._templar_with(scope, known).all_hold(task.changed_when, task.spot_of("changed_when"))
+            changed = self._with_result(task, scope, result).all_hold(task.changed_when, task.spot_of("changed_when"))
         except DependsOnUnknown:
             return replace(result, status="may change")
         except CrossgradeError as error:
@@ -459,7 +454,10 @@ class Walk:
         return Templar(layered, directory=self.directory, environment=self.base_environment)
 
     def _with_result(self, task: Task, scope: Scope, result: TaskResult) -> Templar:
-        known = {**self.memory.known, task.register: result.registered()} if task.register else self.memory.known
+        if not task.register:
+            return self._templar_with(scope, self.memory.known)
+        value = result.registered() if result.known else Unknown(f"the result of task {task.display_name!r}")
+        known = {**self.memory.known, task.register: value}
         return self._templar_with(scope, known)
 
     def remember(self, task: Task, value: Any, *, known: bool) -> None:
@@ -582,3 +580,7 @@ def _seconds(task: Task, templar: Templar) -> float:
         return float(given)
     except (TypeError, ValueError):
         raise CrossgradeError(f"timeout needs seconds, not {given!r}", place=task.spot.place) from None
+
+
+def _plain(seconds: float) -> float:
+    return int(seconds) if seconds.is_integer() else seconds
