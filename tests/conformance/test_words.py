@@ -1,4 +1,4 @@
-"""Keywords about hosts, loops and the order of things: run by real ansible-core and by crossgrade, with the same outcome.
+"""Keywords about hosts, loops and the order of things: run by real ansible-core and by crossgrade, same outcome.
 
 Three hosts (`a`, `b`, `c`) are this machine. `say X` appends X to a log, so that the order over all hosts shows;
 Ansible does one host at a time (`--forks 1`). Compared are the exit code, the recap of each host, and the log.
@@ -313,15 +313,15 @@ def read(base: Path, code: int, output: str) -> Outcome:
 
 def by_ansible(base: Path, name: str, *options: str) -> Outcome:
     environment = laid_out(base, name)
-    argv = [ANSIBLE, "-i", base / "hosts", "--forks", "1", base / "play.yml", *options]
+    argv: list[str] = [str(ANSIBLE), "-i", str(base / "hosts"), "--forks", "1", str(base / "play.yml"), *options]
     ran = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, cwd=base)
     return read(base, ran.returncode, ran.stdout)
 
 
 def by_crossgrade(base: Path, name: str, *options: str) -> Outcome:
     environment = laid_out(base, name)
-    argv = ("upgrade", "--playbook", base / "play.yml", "-i", base / "hosts", "--root", base / "root", *options)
-    answer = crossgrade(*argv, environment=environment)
+    places = ("--playbook", base / "play.yml", "-i", base / "hosts", "--root", base / "root")
+    answer = crossgrade("upgrade", *places, *options, environment=environment)
     return read(base, answer.code, answer.stdout + answer.stderr)
 
 
