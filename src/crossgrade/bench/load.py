@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -96,7 +97,7 @@ async def first_model(session: aiohttp.ClientSession) -> str:
         ) from error
 
 
-class _Loop:
+class _Loop(ABC):
     """What both loops share: one request, and the book of those that have ended.
 
     Warm-up comes first, then what is measured, and then, so that the last measured requests meet the same load as the
@@ -117,9 +118,9 @@ class _Loop:
         self.finished = asyncio.Event()
         self.pulse = Pulse(None)
 
+    @abstractmethod
     async def run(self) -> None:
         """Until every measured request has ended or too many have failed."""
-        raise NotImplementedError
 
     async def perform(self, planned: PlannedRequest, due: float | None = None) -> None:
         """Send one request and enter what became of it. Its latencies count from `due`, or else from now on."""

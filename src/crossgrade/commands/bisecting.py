@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from crossgrade.commands.common import agreed, existing_store, guarded, number, people, request_from
+from crossgrade.commands.prompting import with_answers
 from crossgrade.commands.run_output import RunOutput
 from crossgrade.engine.events import Event, Events, Listener
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
@@ -41,6 +42,7 @@ def _bisect(options: Options) -> int:
         raise CrossgradeError(
             "bisect works on the machine whose store it is", remedy="Log in there, and run it with `-i localhost,`."
         )
+    prepared = with_answers(prepared)
     outlook = expected(look(prepared, question, anew=options["anew"]))
     terminal = Terminal(people(options))
     if options["dry_run"]:

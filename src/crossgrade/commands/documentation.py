@@ -109,9 +109,11 @@ def keywords_page() -> str:
     for level in ("play", "block", "task"):
         keywords = KEYWORDS[level]
         here = ", ".join(f"`{name}`" for name in sorted(keywords) if keywords[name].supported)
-        later = [keyword for keyword in keywords.values() if not keyword.supported]
-        parts.append(f"## {level}\n\nHere: {here}.\n\nNot here yet:\n")
-        parts.append("\n".join(f"- `{k.name}`{f': {k.instead}' if k.instead else ''}" for k in later) + "\n")
+        parts.append(f"## {level}\n\nHere: {here}.\n")
+        for heading, never in (("Not here yet", False), ("Cannot be supported", True)):
+            lacking = [k for k in keywords.values() if not k.supported and k.never is never]
+            listed = "\n".join(f"- `{k.name}`{f': {k.instead}' if k.instead else ''}" for k in lacking)
+            parts.extend([f"{heading}:\n", f"{listed}\n"] if lacking else [])
     parts.append("## Statements that bring in tasks\n\n[Includes](includes.md) says how they work.\n")
     for name, arguments in STATEMENTS.items():
         rows = [_row(argument) for argument in describe_arguments(arguments)]

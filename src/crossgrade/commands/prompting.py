@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from crossgrade.engine.prepare import Prepared
-from crossgrade.errors import CrossgradeError
+from crossgrade.errors import CrossgradeError, Place
 from crossgrade.playbook.model import Play, Prompt
 
 
@@ -24,17 +24,22 @@ def with_answers(prepared: Prepared) -> Prepared:
 
 def _of_play(prepared: Prepared, play: Play) -> Mapping[str, Any]:
     given = prepared.request.extra_vars
-    return {prompt.name: _answer(prompt, play) for prompt in play.prompts if prompt.name not in given}
+    asked = play.spot_of("vars_prompt")
+    return {
+        prompt.name: _answer(prompt, asked.at(at).place)
+        for at, prompt in enumerate(play.prompts)
+        if prompt.name not in given
+    }
 
 
-def _answer(prompt: Prompt, play: Play) -> Any:
+def _answer(prompt: Prompt, place: Place | None) -> Any:
     if not sys.stdin.isatty():
         if prompt.default is not None:
             return prompt.default
         raise CrossgradeError(
             f"nobody can be asked for {prompt.name!r}: there is no terminal, and the question has no default",
             remedy=f"Give it with -e {prompt.name}=…, or in a file: -e @FILE.",
-            place=play.spot_of("vars_prompt").place,
+            place=place,
         )
     while True:
         answer = _ask(prompt, prompt.text)

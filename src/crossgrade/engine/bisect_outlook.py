@@ -7,15 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from crossgrade.engine.events import Events
-from crossgrade.engine.planning import build_company, build_walk
-from crossgrade.engine.plays import walk_plays
+from crossgrade.engine.planning import build_company, walk_in_check_mode
 from crossgrade.engine.prepare import Prepared
 from crossgrade.engine.view import Machine, TaskView
-from crossgrade.engine.walk import Walk
 from crossgrade.errors import CrossgradeError, WrongOptionsError
 from crossgrade.modules.bisect_parts import Ingredients, PartGroup, part_groups, read_ingredients
-from crossgrade.playbook.inventory import Host
-from crossgrade.playbook.model import Play
 from crossgrade.store.bisects import BisectRecord, question_key, read_bisect
 from crossgrade.store.generation import Generation
 
@@ -112,11 +108,7 @@ def _watch(prepared: Prepared) -> tuple[_Watched, str]:
     watched = _Watched()
     machine.watch = watched
     company, events = build_company(prepared), Events("localhost", ())
-
-    def begin(play: Play, host: Host, _: Sequence[Host]) -> Walk:
-        return build_walk(prepared, play, host, machine, events, None, company)
-
-    walk_plays(prepared.plays, company.memory, events, begin, lambda _: None)
+    walk_in_check_mode(prepared, machine, events, company, [])
     failed = company.memory.failure
     if failed is not None:
         return watched, f"its plan ends at {failed.name!r}: {failed.told.message.partition(chr(10))[0]}"

@@ -80,6 +80,22 @@ def build_company(prepared: Prepared) -> Company:
     return Company(Memory(), prepared.inventory, prepared.request.extra_vars, becoming)
 
 
+def walk_in_check_mode(
+    prepared: Prepared, machine: Machine, events: Events, company: Company, planned: list[PlannedTask]
+) -> None:
+    """Walk all plays and foresee; what each task would do is appended to `planned`.
+
+    A task that would fail leaves its failure in the company's memory. Raises CrossgradeError for what ends the walk.
+    """
+
+    def begin(play: Play, host: Host, _: Sequence[Host]) -> Walk:
+        walk = build_walk(prepared, play, host, machine, events, None, company)
+        walk.planned = planned
+        return walk
+
+    walk_plays(prepared.plays, company.memory, events, begin, lambda _: None)
+
+
 def make_plan(
     prepared: Prepared,
     events: Events,
@@ -100,14 +116,8 @@ def make_plan(
     company = build_company(prepared)
     tasks: list[PlannedTask] = []
     failure = ""
-
-    def begin(play: Play, host: Host, _: Sequence[Host]) -> Walk:
-        walk = build_walk(prepared, play, host, machine, events, None, company)
-        walk.planned = tasks
-        return walk
-
     try:
-        walk_plays(prepared.plays, company.memory, events, begin, lambda _: None)
+        walk_in_check_mode(prepared, machine, events, company, tasks)
     except CrossgradeError as error:
         failure = str(error)
     failed = company.memory.failure

@@ -86,6 +86,8 @@ def batches(play: Play, hosts: Sequence[Host]) -> Iterator[list[Host]]:
 
 
 def _size(play: Play, given: int | str, all_hosts: int) -> int:
+    if isinstance(given, int):
+        return given
     text = str(given).strip()
     if text.removesuffix("%").isdigit():
         number = int(text.removesuffix("%"))

@@ -48,6 +48,7 @@ def _stated(wheel: Path) -> tuple[str, str] | None:
                     with archive.open(member) as file:
                         headers = HeaderParser().parsestr(file.read(_MOST_METADATA).decode("utf-8", "replace"))
                     return str(headers.get("Name", "")), str(headers.get("Version", ""))
+    # NotImplementedError: how zipfile answers a compression or encryption that it does not know
     except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         return None
     return None

@@ -68,14 +68,19 @@ def short_name(key: str) -> str:
 
 
 def read_sizes(reader: Reader, spot: Spot, value: Any) -> tuple[int | str, ...]:
-    """`serial`: how many hosts each batch has, as numbers, percentages (`30%`) or templates."""
+    """`serial`: how many hosts each batch has, as numbers, percentages (`30%`) or templates.
+
+    As in Ansible, a number below 1 stands for all hosts.
+    """
     found: list[int | str] = []
     for at, part in enumerate(value) if isinstance(value, list) else [(None, value)]:
         here = spot if at is None else spot.at(at)
         if part is None:
             continue
         text = str(part).strip()
-        if is_template_text(text) or text.removesuffix("%").isdigit():
+        if isinstance(part, int) and not isinstance(part, bool):
+            found.append(part)
+        elif is_template_text(text) or text.removesuffix("%").isdigit():
             found.append(int(text) if text.isdigit() else text)
         else:
             reader.expected(here, "a number of hosts, or a percentage such as 30%", part)
