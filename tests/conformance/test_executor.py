@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.commands import crossgrade
+from tests.support.two_programs import Asked, OwnProcesses, Programs, WarmPrograms
 
-ANSIBLE = Path(sys.executable).parent / "ansible-playbook"
+SETTINGS = {"ANSIBLE_NOCOLOR": "1"}
 HEAD = "- hosts: localhost\n  gather_facts: false\n  vars: {log: '%s'}\n"
 
 # name → the play below HEAD. `say X` appends X to the log.
@@ -223,7 +222,7 @@ def folder_for(base: Path, name: str) -> tuple[Path, dict[str, str]]:
     say.write_text(f'#!/bin/sh\necho "$*" >> "{base}/log"\necho "$*"\n')
     say.chmod(0o755)
     (base / "play.yml").write_text(HEAD % (base / "log") + PLAYS[name].lstrip("\n"))
-    return base, {**os.environ, "PATH": f"{base}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"}
+    return base, {**os.environ, "PATH": f"{base}:{os.environ['PATH']}", **SETTINGS}
 
 
 def read(base: Path, code: int, output: str) -> Outcome:
@@ -234,36 +233,32 @@ def read(base: Path, code: int, output: str) -> Outcome:
     return Outcome(code, recap, log)
 
 
-def by_ansible(base: Path, name: str) -> Outcome:
-    base, environment = folder_for(base, name)
-    ran = subprocess.run(
-        [
-            ANSIBLE,
-            "-i",
-            "localhost,",
-            "-c",
-            "local",
-            "-e",
-            f"ansible_python_interpreter={sys.executable}",
-            base / "play.yml",
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=base,
+def by_both(base: Path, programs: Programs, name: str) -> tuple[Outcome, Outcome]:
+    """What ansible-playbook made of it, and crossgrade."""
+    (theirs, its_environment), (ours, environment) = (folder_for(base / side, name) for side in ("theirs", "ours"))
+    local = ("-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={programs.python}")
+    answers = programs.both(
+        Asked((*local, theirs / "play.yml"), theirs, its_environment),
+        Asked(("upgrade", "--playbook", ours / "play.yml", "--root", ours / "root"), Path.cwd(), environment),
     )
-    return read(base, ran.returncode, ran.stdout)
+    first, second = (read(folder, one.code, one.stdout) for folder, one in zip((theirs, ours), answers, strict=True))
+    assert first.recap, "ansible-playbook printed no recap"
+    return first, second
 
 
-def by_crossgrade(base: Path, name: str) -> Outcome:
-    base, environment = folder_for(base, name)
-    answer = crossgrade("upgrade", "--playbook", base / "play.yml", "--root", base / "root", environment=environment)
-    return read(base, answer.code, answer.stdout + answer.stderr)
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    with WarmPrograms(tmp_path_factory.mktemp("warm"), SETTINGS) as programs:
+        yield programs
 
 
 @pytest.mark.parametrize("name", PLAYS)
-def test_like_ansible(tmp_path: Path, name: str) -> None:
-    ours, theirs = by_crossgrade(tmp_path / "ours", name), by_ansible(tmp_path / "theirs", name)
-    assert theirs.recap, "ansible-playbook printed no recap"
+def test_like_ansible(tmp_path: Path, warm: Programs, name: str) -> None:
+    theirs, ours = by_both(tmp_path, warm, name)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["copy and file"])
+def test_like_ansible_in_processes_of_their_own(tmp_path: Path, name: str) -> None:
+    theirs, ours = by_both(tmp_path, OwnProcesses(), name)
     assert ours == theirs

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.commands import crossgrade
+from tests.support.two_programs import Asked, OwnProcesses, Programs, WarmPrograms
 
-ANSIBLE = Path(sys.executable).parent / "ansible-playbook"
+SETTINGS = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": "/nowhere"}
 HEAD = "- hosts: localhost\n  gather_facts: false\n"
 
 # name → file → text; `play.yml` without an own `hosts` gets HEAD. `options` are given to both programs.
@@ -533,28 +532,41 @@ def outcome(code: int, output: str) -> Outcome:
     return Outcome(code, recap, messages, [heading for heading in headings if "include" not in heading])
 
 
-def by_ansible(folder: Path, case: dict[str, str]) -> Outcome:
-    options = lay_out(folder, case)
-    argv = [str(ANSIBLE), "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", *options, "play.yml"]
-    environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_ROLES_PATH": "/nowhere"}
-    ran = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, cwd=folder)
-    return outcome(ran.returncode, ran.stdout)
-
-
-def by_crossgrade(folder: Path, case: dict[str, str]) -> Outcome:
-    options = lay_out(folder, case)
-    environment = {**os.environ, "ANSIBLE_ROLES_PATH": "/nowhere"}
-    answer = crossgrade(
-        "upgrade", "--playbook", folder / "play.yml", "--root", folder / "root", *options, environment=environment
+def by_both(base: Path, programs: Programs, case: dict[str, str]) -> tuple[Outcome, Outcome]:
+    """What ansible-playbook made of it, and crossgrade."""
+    theirs, ours = base / "theirs", base / "ours"
+    theirs.mkdir()
+    options = lay_out(theirs, case)
+    lay_out(ours, case)
+    local = ("-c", "local", "-e", f"ansible_python_interpreter={programs.python}")
+    answers = programs.both(
+        Asked((*local, *options, "play.yml"), theirs, {**os.environ, **SETTINGS}),
+        Asked(
+            ("upgrade", "--playbook", ours / "play.yml", "--root", ours / "root", *options),
+            Path.cwd(),
+            {**os.environ, **SETTINGS},
+        ),
     )
-    return outcome(answer.code, answer.stdout + answer.stderr)
+    first, second = (outcome(one.code, one.stdout) for one in answers)
+    assert first.recap, "ansible-playbook printed no recap"
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    with WarmPrograms(tmp_path_factory.mktemp("warm"), SETTINGS) as programs:
+        yield programs
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_like_ansible(tmp_path: Path, name: str) -> None:
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "theirs").mkdir()
-    ours, theirs = by_crossgrade(tmp_path / "ours", CASES[name]), by_ansible(tmp_path / "theirs", CASES[name])
-    assert theirs.recap, "ansible-playbook printed no recap"
+def test_like_ansible(tmp_path: Path, warm: Programs, name: str) -> None:
+    theirs, ours = by_both(tmp_path, warm, CASES[name])
+    assert ours.messages == theirs.messages
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["include_tasks"])
+def test_like_ansible_in_processes_of_their_own(tmp_path: Path, name: str) -> None:
+    theirs, ours = by_both(tmp_path, OwnProcesses(), CASES[name])
     assert ours.messages == theirs.messages
     assert ours == theirs

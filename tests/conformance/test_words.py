@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.commands import crossgrade
+from tests.support.two_programs import Asked, OwnProcesses, Programs, WarmPrograms
 
-ANSIBLE = Path(sys.executable).parent / "ansible-playbook"
+SETTINGS = {"ANSIBLE_NOCOLOR": "1"}
 INVENTORY = "".join(f"{host} ansible_connection=local\n" for host in "abc") + (
     "[all:vars]\nansible_python_interpreter=%s\n"
 )
@@ -289,7 +288,7 @@ class Outcome:
     log: list[str]
 
 
-def laid_out(base: Path, name: str) -> dict[str, str]:
+def laid_out(base: Path, name: str, python: Path) -> dict[str, str]:
     """The folder with the program `say`, the playbook and its files; what the environment is then."""
     (base / "files").mkdir(parents=True)
     for number in (1, 2):
@@ -298,9 +297,9 @@ def laid_out(base: Path, name: str) -> dict[str, str]:
     say.write_text(f'#!/bin/sh\necho "$*" >> "{base}/log"\necho "$*"\n')
     say.chmod(0o755)
     (base / "play.yml").write_text(PLAYBOOKS[name].replace("ME", ME).lstrip())
-    (base / "hosts").write_text(INVENTORY % sys.executable)
+    (base / "hosts").write_text(INVENTORY % python)
     path = f"{base}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "ANSIBLE_NOCOLOR": "1", "WORDS_HERE": "here"}
+    return {**os.environ, "PATH": path, **SETTINGS, "WORDS_HERE": "here"}
 
 
 def read(base: Path, code: int, output: str) -> Outcome:
@@ -311,28 +310,39 @@ def read(base: Path, code: int, output: str) -> Outcome:
     return Outcome(code, {host: counts for host, counts in recap.items() if any(counts.values())}, log)
 
 
-def by_ansible(base: Path, name: str, *options: str) -> Outcome:
-    environment = laid_out(base, name)
-    argv: list[str] = [str(ANSIBLE), "-i", str(base / "hosts"), "--forks", "1", str(base / "play.yml"), *options]
-    ran = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, cwd=base)
-    return read(base, ran.returncode, ran.stdout)
+def by_both(base: Path, programs: Programs, name: str, *options: str) -> tuple[Outcome, Outcome]:
+    """What ansible-playbook made of it, and crossgrade."""
+    folders = base / "theirs", base / "ours"
+    theirs, ours = (laid_out(folder, name, programs.python) for folder in folders)
+    places = ("--playbook", folders[1] / "play.yml", "-i", folders[1] / "hosts", "--root", folders[1] / "root")
+    answers = programs.both(
+        Asked(("-i", folders[0] / "hosts", "--forks", "1", folders[0] / "play.yml", *options), folders[0], theirs),
+        Asked(("upgrade", *places, *options), Path.cwd(), ours),
+    )
+    first, second = (read(folder, one.code, one.stdout) for folder, one in zip(folders, answers, strict=True))
+    assert first.recap, "ansible-playbook printed no recap"
+    assert first.log
+    return first, second
 
 
-def by_crossgrade(base: Path, name: str, *options: str) -> Outcome:
-    environment = laid_out(base, name)
-    places = ("--playbook", base / "play.yml", "-i", base / "hosts", "--root", base / "root")
-    answer = crossgrade("upgrade", *places, *options, environment=environment)
-    return read(base, answer.code, answer.stdout + answer.stderr)
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    with WarmPrograms(tmp_path_factory.mktemp("warm"), SETTINGS) as programs:
+        yield programs
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
-def test_like_ansible(tmp_path: Path, name: str) -> None:
-    ours, theirs = by_crossgrade(tmp_path / "ours", name), by_ansible(tmp_path / "theirs", name)
-    assert theirs.recap, "ansible-playbook printed no recap"
-    assert theirs.log
+def test_like_ansible(tmp_path: Path, warm: Programs, name: str) -> None:
+    theirs, ours = by_both(tmp_path, warm, name)
     assert ours == theirs
 
 
-def test_forced_handlers_by_option(tmp_path: Path) -> None:
-    name, option = "one host fails", "--force-handlers"
-    assert by_crossgrade(tmp_path / "ours", name, option) == by_ansible(tmp_path / "theirs", name, option)
+def test_forced_handlers_by_option(tmp_path: Path, warm: Programs) -> None:
+    theirs, ours = by_both(tmp_path, warm, "one host fails", "--force-handlers")
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["how a task runs"])
+def test_like_ansible_in_processes_of_their_own(tmp_path: Path, name: str) -> None:
+    theirs, ours = by_both(tmp_path, OwnProcesses(), name)
+    assert ours == theirs
