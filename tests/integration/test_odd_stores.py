@@ -10,24 +10,30 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.support.archives import members_of, write_members
 from tests.support.commands import Answer, crossgrade
-from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
+from tests.support.small_upgrade import SmallUpgrade, keep, make_small_upgrade
 
 from crossgrade.store.confirmation import read_confirmation
 from crossgrade.store.layout import Store
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> SmallUpgrade:
-    """Generations 1, 2 and 3, of which 3 is active."""
-    made = make_small_upgrade(tmp_path / "server")
+@pytest.fixture(scope="module")
+def again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], SmallUpgrade]:
+    made = make_small_upgrade(tmp_path_factory.mktemp("odd") / "server")
     assert made.run("upgrade").code == 0
     assert made.run("upgrade", "-e", "version=3.0").code == 0
-    return made
+    return keep(made)
+
+
+@pytest.fixture
+def server(again: Callable[[], SmallUpgrade]) -> SmallUpgrade:
+    """Generations 1, 2 and 3, of which 3 is active."""
+    return again()
 
 
 def at(server: SmallUpgrade, root: str | Path, *words: str, cwd: Path | None = None) -> Answer:
@@ -122,7 +128,8 @@ def serving(*argv: str, **more: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("how", ["through the link", "by name, in an activated venv", "its own script"])
 def test_what_a_process_was_started_from_stays(server: SmallUpgrade, how: str) -> None:
     """No file of the venv is open in a Python that runs pure code, and its program is the one behind the venv."""
-    time.sleep(2.5)  # the kernel tells the time of a start in whole seconds
+    # the kernel tells the time of a start in whole seconds
+    time.sleep(max(0.0, server.env.lstat().st_mtime + 2.5 - time.time()))
     argv: tuple[str, ...] = (str(server.env / "bin" / "python"), "-m", "small_engine.server", "0")
     more = {}
     if how == "by name, in an activated venv":
@@ -168,9 +175,11 @@ def test_what_a_confirmation_needs_is_not_removed(server: SmallUpgrade) -> None:
 def test_every_command_that_changes_something_goes_back_first(server: SmallUpgrade, tmp_path: Path) -> None:
     archive = tmp_path / "a.tar.zst"
     assert server.run("export", "1", "--to", str(archive)).code == 0
+    unconfirmed(server, 1)
+    time.sleep(1.2)
+    again = keep(server)
     for command in (("pin", "1"), ("unpin", "1"), ("gc",), ("retire", "3"), ("restore", str(archive))):
-        unconfirmed(server, 1)
-        time.sleep(1.2)
+        again()
         answer = server.run(*command)
         assert answer.code == 0, answer.stderr
         assert "the host goes back to generation 1" in answer.stdout

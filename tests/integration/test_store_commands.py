@@ -6,21 +6,27 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.support.privileges import needs_strace
-from tests.support.small_upgrade import SmallUpgrade, make_small_upgrade
+from tests.support.small_upgrade import SmallUpgrade, keep, make_small_upgrade
 from tests.support.strace import injecting
 
 
-@pytest.fixture
-def upgrade(tmp_path: Path) -> SmallUpgrade:
-    """Generations 1 (1.0, adopted), 2 (2.0) and 3 (3.0); 3 is active."""
-    made = make_small_upgrade(tmp_path / "server")
+@pytest.fixture(scope="module")
+def again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], SmallUpgrade]:
+    made = make_small_upgrade(tmp_path_factory.mktemp("commands") / "server")
     for version in ("2.0", "3.0"):
         assert made.run("upgrade", "-e", f"version={version}").code == 0
-    return made
+    return keep(made)
+
+
+@pytest.fixture
+def upgrade(again: Callable[[], SmallUpgrade]) -> SmallUpgrade:
+    """Generations 1 (1.0, adopted), 2 (2.0) and 3 (3.0); 3 is active."""
+    return again()
 
 
 def numbers(upgrade: SmallUpgrade) -> list[int]:

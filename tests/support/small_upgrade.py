@@ -12,9 +12,11 @@ import base64
 import hashlib
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,3 +199,24 @@ def make_small_upgrade(folder: Path) -> SmallUpgrade:
     subprocess.run([*uv, "venv", str(env)], check=True)
     subprocess.run([*uv, "pip", "install", "--python", str(env / "bin" / "python"), str(old_wheel)], check=True)
     return SmallUpgrade(folder, build_manifest(env))
+
+
+def keep(made: SmallUpgrade) -> Callable[[], SmallUpgrade]:
+    """Keep it as it is now; what is returned puts it back to that, at the same place, as venvs hold their own path.
+
+    For tests that all begin at the same state: putting it back takes a tenth of the time of the upgrades that led there.
+    """
+    kept = Path(tempfile.mkdtemp(prefix="kept", dir=made.folder.parent)) / "it"
+    copy_tree(made.folder, kept)
+
+    def again() -> SmallUpgrade:
+        shutil.rmtree(made.folder)
+        copy_tree(kept, made.folder)
+        return made
+
+    return again
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """With links, modes and times, as `cp -a` does."""
+    subprocess.run(["cp", "-a", "--reflink=auto", str(source), str(target)], check=True)
