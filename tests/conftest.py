@@ -13,20 +13,21 @@ from tests.support.tally import TALLY
 settings.register_profile("crossgrade", deadline=None)  # no test asserts a time
 settings.load_profile("crossgrade")
 
-# Files whose tests measure time, or are about who else is at work: they get the machine to themselves.
+# Files whose tests are about moments and about who else is at work: they get the machine to themselves. Tests of
+# verdicts on speed do not need it: what they compare is far apart.
 ALONE = {
-    "test_bench_store.py",
-    "test_benchmark_loads.py",
-    "test_benchmark_module.py",
-    "test_contention.py",
-    "test_experiments.py",
-    "test_kill.py",
     "test_load.py",
     "test_process.py",
-    "test_rehearsal_upgrade.py",
     "test_server_process.py",
-    "test_signals.py",
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The workers of pytest-xdist take the files as they are collected: the long ones first, and unit tests at the end.
+
+    By itself it begins with the files of many tests, and a long file of few tests keeps one worker busy at the end.
+    """
+    config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -31,13 +31,10 @@ def venv(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("zstd") is None, reason="zstd is a peer")
-@pytest.mark.parametrize("program", ["crossgrade", "invoke"])
-def test_every_row_is_printed(tmp_path: Path, venv: Path, program: str) -> None:
+def test_every_row_is_printed(tmp_path: Path, venv: Path) -> None:
     before = snapshot(venv)
-    argv = [str(PROGRAM.with_name(program)), "bench", "store", "--tree", str(venv), "--root", str(tmp_path / "bench")]
-    (tmp_path / "tasks.py").write_text((CHECKOUT / "tasks.py").read_text())
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = crossgrade("bench", "store", "--tree", venv, "--root", tmp_path / "bench", cwd=tmp_path)
+    assert done.code == 0, done.stderr
     for row in ROWS:
         assert row in done.stdout, row
     files = sum(path.is_file() and not path.is_symlink() for path in venv.rglob("*"))
@@ -82,12 +79,18 @@ def test_a_word_that_may_be_left_out(given: str, written: str) -> None:
     assert with_options(given.split()) == written.split()
 
 
-def test_the_inspector_beside_its_peers(venv: Path) -> None:
-    answer = crossgrade("bench", "inspect", "--tree", venv)
-    assert answer.code == 0, answer.stderr
+@pytest.mark.parametrize("program", ["crossgrade", "invoke"])
+def test_the_inspector_beside_its_peers(tmp_path: Path, venv: Path, program: str) -> None:
+    (tmp_path / "tasks.py").write_text((CHECKOUT / "tasks.py").read_text())
+    argv = [str(PROGRAM.with_name(program)), "bench", "inspect", "--tree", str(venv)]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     for words in ("plain pass", "crossgrade inspect --for sm_120", "ldd -r / crossgrade inspect"):
-        assert words in answer.stdout
-    assert "cuobjdump" in answer.stdout, "it was measured, or is said not to be"
+        assert words in done.stdout
+    assert "cuobjdump" in done.stdout, "it was measured, or is said not to be"
+
+
+def test_wrong_calls_of_the_inspector() -> None:
     wrong = crossgrade("bench", "inspect")
     assert (wrong.code, "needs --tree VENV" in wrong.stderr) == (5, True)
 

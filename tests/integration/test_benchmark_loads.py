@@ -1,4 +1,7 @@
-"""The benchmark gate with several loads, limits, void launches, and the launches of another day: real launches."""
+"""The benchmark gate with several loads, limits, void launches, and the launches of another day: real launches.
+
+The speeds and limits lie as far apart as in test_benchmark_module, for a machine that stands still now and then.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,12 @@ from crossgrade.store.layout import Store
 
 SERVER = {"command": ["{python}", "-m", "small_server", "{port}"], "start_timeout": 30}
 QUICK: dict[str, Any] = {
-    "requests": 4, "warmup_requests": 1, "max_tokens": 20, "minimum_pairs": 3, "maximum_pairs": 5, "allowed_loss": 0.2,
+    "requests": 4, "warmup_requests": 1, "max_tokens": 20, "minimum_pairs": 3, "maximum_pairs": 20, "allowed_loss": 0.5,
 }  # fmt: skip
-LOADS = ({"name": "alone", "concurrency": 1}, {"name": "four", "concurrency": 4, "requests": 8})
+LOADS: tuple[dict[str, Any], ...] = (
+    {"name": "alone", "concurrency": 1, "max_tokens": 10},
+    {"name": "four", "concurrency": 4, "requests": 8, "max_tokens": 10},
+)
 
 
 def arguments(number: int, **others: Any) -> benchmark.Arguments:
@@ -34,8 +40,8 @@ def host(tmp_path: Path) -> ModuleHost:
 
 @pytest.fixture
 def store(host: ModuleHost) -> Store:
-    """The second as fast as the first, which is active; the third half as fast. One stream makes up to 200 tokens/s."""
-    for number, seconds in {1: "0.005", 2: "0.005", 3: "0.010"}.items():
+    """The second as fast as the first, which is active; the third a quarter as fast. A stream makes 200 tokens/s."""
+    for number, seconds in {1: "0.005", 2: "0.005", 3: "0.020"}.items():
         add_generation(host.store, number, environment={"SMALL_TOKEN_SECONDS": seconds})
     activate(host.store, 1)
     return host.store
@@ -58,14 +64,14 @@ def test_each_load_is_judged_by_itself_in_one_launch(store: Store, host: ModuleH
     assert outcome.message.startswith("four: output ")
     by_profile = outcome.values["figures"]["profiles"]
     assert by_profile["alone"]["metrics"]["output_tokens_per_second"]["outcome"] != "failed"
-    strict = ({"name": "alone", "concurrency": 1, "allowed_loss": 0.6}, {"name": "four", "concurrency": 4})
+    strict = ({**LOADS[0], "allowed_loss": 0.9}, LOADS[1])
     outcome = run_gate(benchmark.MODULE, arguments(3, profiles=strict), host)
     assert outcome.failed
     assert "four" in outcome.message
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize(("floor", "verdict"), [(50.0, "passed"), (1000.0, "failed")])
+@pytest.mark.parametrize(("floor", "verdict"), [(20.0, "passed"), (1000.0, "failed")])
 def test_a_floor_needs_no_old_server(host: ModuleHost, floor: float, verdict: str) -> None:
     asked = arguments(2, baseline="none", concurrency=1, floors={"output_tokens_per_second": floor})
     outcome = run_gate(benchmark.MODULE, asked, host)
@@ -129,7 +135,7 @@ def test_stored_launches_stand_for_the_old_server(host: ModuleHost) -> None:
     assert "generation 1 has no launches on record under this load" in planned.summary
     assert run_gate(benchmark.MODULE, arguments(2), host).failed is False
     planned = plan_module(benchmark.MODULE, asked, host)
-    assert re.search(r"against [345] stored launches of generation 1 \(20", planned.summary)
+    assert re.search(r"against \d+ stored launches of generation 1 \(20", planned.summary)
     assert "launches it can tell a loss of" in planned.summary
     host.messages.clear()
     outcome = run_gate(benchmark.MODULE, asked, host)

@@ -1,4 +1,8 @@
-"""The benchmark gate with real launches of a small server of exact speed: it waits instead of computing."""
+"""The benchmark gate with real launches of a small server of exact speed: it waits instead of computing.
+
+What is to pass is as fast, what is to fail takes four times as long, and the limit lies between: a machine that
+stands still now and then changes no verdict, and where it widens the bounds there are more pairs to come.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ QUICK: dict[str, Any] = {
     "warmup_requests": 1,
     "max_tokens": 20,
     "minimum_pairs": 3,
-    "maximum_pairs": 5,
-    "allowed_loss": 0.2,
+    "maximum_pairs": 20,
+    "allowed_loss": 0.5,
 }
 
 
@@ -39,8 +43,8 @@ def host(tmp_path: Path) -> ModuleHost:
 
 @pytest.fixture
 def store(host: ModuleHost) -> Store:
-    """Three generations, the third at half the speed; the first is active."""
-    for number, seconds in {1: "0.005", 2: "0.005", 3: "0.010"}.items():
+    """Three generations, the third at a quarter of the speed; the first is active."""
+    for number, seconds in {1: "0.005", 2: "0.005", 3: "0.020"}.items():
         add_generation(host.store, number, environment={"SMALL_TOKEN_SECONDS": seconds})
     activate(host.store, 1)
     return host.store
@@ -50,7 +54,7 @@ def test_as_fast_passes_and_stays_on_record(store: Store, host: ModuleHost) -> N
     planned = plan_module(benchmark.MODULE, arguments(2), host)
     assert isinstance(planned, Change)
     assert planned.summary == (
-        "benchmark generation 2: against generation 1, 3 to 5 pairs of launches; "
+        "benchmark generation 2: against generation 1, 3 to 20 pairs of launches; "
         "what it can tell is not known: no launches on record"
     )
     before = tree(store.venv(1)), tree(store.venv(2))
@@ -59,7 +63,7 @@ def test_as_fast_passes_and_stays_on_record(store: Store, host: ModuleHost) -> N
     assert (tree(store.venv(1)), tree(store.venv(2))) == before
     figures = outcome.values["figures"]
     assert figures["baseline"] == 1
-    assert figures["metrics"]["output_tokens_per_second"]["mean_ratio"] == pytest.approx(1, abs=0.15)
+    assert figures["metrics"]["output_tokens_per_second"]["mean_ratio"] == pytest.approx(1, abs=0.5)
     # every sample is kept, and every pair was told
     header, *pairs = [json.loads(line) for line in Path(figures["samples"]).read_text().splitlines()]
     old = header["sides"]["old"]
@@ -67,10 +71,10 @@ def test_as_fast_passes_and_stays_on_record(store: Store, host: ModuleHost) -> N
     assert len(pairs) == figures["pairs"]
     assert [pair["first"] for pair in pairs[:3]] == ["old", "new", "old"]
     assert len(pairs[0]["new"]["result"]["samples"]) == 4
-    assert "pair 1 of at most 5: measuring the old server" in host.messages
+    assert "pair 1 of at most 20: measuring the old server" in host.messages
     told = [line for line in host.messages if "ratio" in line]
     assert len(told) == len(pairs)
-    assert told[-1].startswith(f"pair {len(pairs)} of at most 5: old ")
+    assert told[-1].startswith(f"pair {len(pairs)} of at most 20: old ")
     assert "bounds" in told[-1]
     # activated: there is nothing left to compare it with, and the verdict stands
     activate(store, 2)
@@ -91,9 +95,9 @@ def test_slower_fails_with_the_numbers(host: ModuleHost) -> None:
     assert outcome.failed
     assert outcome.values["verdict"] == "failed"
     assert outcome.message.startswith("output ")
-    assert "tokens/s (ratio 0.5" in outcome.message
+    assert "tokens/s (ratio 0." in outcome.message
     assert "`crossgrade bisect --from 1 --to 3 --metric output_tokens_per_second` finds" in outcome.message
-    assert "allowed loss 20%" in outcome.message
+    assert "allowed loss 50%" in outcome.message
     planned = plan_module(benchmark.MODULE, arguments(3), host)
     assert isinstance(planned, Change)
     assert "benchmark generation 3 again (failed on 20" in planned.summary
@@ -113,7 +117,7 @@ def test_side_by_side(host: ModuleHost, number: int, failed: bool) -> None:
 
 
 def test_other_metrics(host: ModuleHost) -> None:
-    outcome = run_gate(benchmark.MODULE, arguments(3, metrics={"itl_median": 0.2, "ttft_p90": 0.9}), host)
+    outcome = run_gate(benchmark.MODULE, arguments(3, metrics={"itl_median": 0.5, "ttft_p90": 0.9}), host)
     assert outcome.failed
     assert "inter-token latency (median)" in outcome.message
     assert set(outcome.values["figures"]["metrics"]) == {"itl_median", "ttft_p90"}
@@ -167,7 +171,7 @@ def test_failed_requests_fail_the_gate(store: Store, host: ModuleHost) -> None:
     [
         ({"server": {**SERVER, "healt": "/health"}}, ("benchmark: server", "healt", "health")),
         ({"server": {"command": ["{python}"]}}, ("does not say where {port} goes",)),
-        ({"minimum_pairs": 1}, ("1 to 5 pairs cannot be planned",)),
+        ({"minimum_pairs": 1}, ("1 to 20 pairs cannot be planned",)),
         ({"metrics": {"speed": 0.1}}, ("there is no metric speed", "output_tokens_per_second")),
         ({"allowed_loss": 1.5}, ("allowed loss",)),
         ({"concurrency": 0}, ("concurrency is 0",)),

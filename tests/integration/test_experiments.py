@@ -23,7 +23,7 @@ from crossgrade.store.experiments import read_records
 pytestmark = pytest.mark.usefixtures("site")
 
 SERVER = {"command": ["{python}", "-m", "small_server", "{port}"], "start_timeout": 30}
-QUICK: dict[str, Any] = {"requests": 6, "max_tokens": 10, "pairs": 1, "noise": 0.2}
+QUICK: dict[str, Any] = {"requests": 4, "max_tokens": 10, "pairs": 1, "noise": 0.2}
 NO_FILE = [{"kind": "architecture_list", "about": "its kernels", "places": [{"file": "engine.py", "name": "build",
             "keyword": "majors"}]}]  # fmt: skip
 
@@ -41,7 +41,7 @@ def host(tmp_path: Path) -> ModuleHost:
 
 @pytest.fixture
 def site(host: ModuleHost) -> Path:
-    found = add_generation(host.store, 1, environment={"SMALL_TOKEN_SECONDS": "0.02"})
+    found = add_generation(host.store, 1, environment={"SMALL_TOKEN_SECONDS": "0.01"})
     activate(host.store, 1)
     return found
 
@@ -65,9 +65,9 @@ def try_it(host: ModuleHost, asked: experiment.Arguments) -> Outcome:
 @pytest.mark.parametrize(
     ("seconds", "noise", "outcome"),
     [
-        ("0.002", 0.2, "unblocked and faster"),
-        ("0.08", 0.2, "unblocked and slower"),
-        ("0.0201", 0.9, "unblocked, no difference shown"),
+        ("0.0005", 0.2, "unblocked and faster"),
+        ("0.05", 0.2, "unblocked and slower"),
+        ("0.0101", 0.9, "unblocked, no difference shown"),
     ],
 )
 def test_speeds(host: ModuleHost, seconds: str, noise: float, outcome: str) -> None:
@@ -83,7 +83,7 @@ def test_speeds(host: ModuleHost, seconds: str, noise: float, outcome: str) -> N
 
 
 def test_pairs_are_launched_in_turns(host: ModuleHost) -> None:
-    said = try_it(host, arguments("own", {"environment": {"SMALL_TOKEN_SECONDS": "0.002"}}, pairs=2))
+    said = try_it(host, arguments("own", {"environment": {"SMALL_TOKEN_SECONDS": "0.0005"}}, pairs=2))
     measured = said.values["measured"][0]
     assert measured["pairs"] == 2
     assert measured["low"] is not None
@@ -138,7 +138,7 @@ def test_a_server_that_hangs_ends_with_the_time_limit(
 
 def test_what_is_not_tried(host: ModuleHost, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (site / "engine.py").write_text("def build():\n    flags(majors=[9, 10])\n")
-    refused = {"environment": {"SMALL_TOKEN_SECONDS": "0.002"}, "probes": NO_FILE}
+    refused = {"environment": {"SMALL_TOKEN_SECONDS": "0.0005"}, "probes": NO_FILE}
     said = try_it(host, arguments("refused", refused))
     assert said.values["outcome"] == "not tried"
     assert "the sources say that it cannot work: its kernels: 9.x, 10.x only, not 12.0" in said.message
@@ -146,7 +146,7 @@ def test_what_is_not_tried(host: ModuleHost, site: Path, monkeypatch: pytest.Mon
     # a person may know better; and other sources are another question
     planned = plan_module(experiment.MODULE, arguments("refused", refused, even_if_refused=True), host)
     assert isinstance(planned, Change)
-    assert planned.summary.startswith("try refused on generation 1: SMALL_TOKEN_SECONDS=0.002; 1 launches of it")
+    assert planned.summary.startswith("try refused on generation 1: SMALL_TOKEN_SECONDS=0.0005; 1 launches of it")
     (site / "engine.py").write_text("def build():\n    flags(majors=[9, 10, 12])\n")
     assert try_it(host, arguments("refused", refused)).values["outcome"] == "unblocked and faster"
 
@@ -156,7 +156,7 @@ def test_what_is_not_tried(host: ModuleHost, site: Path, monkeypatch: pytest.Mon
     said = try_it(host, arguments("same", {"without": ["--absent"]}))
     assert "the plain launch line is this variant already" in said.message
     monkeypatch.setattr("crossgrade.inspect.machine.driver_version", lambda: None)
-    own = {"environment": {"SMALL_TOKEN_SECONDS": "0.002"}}
+    own = {"environment": {"SMALL_TOKEN_SECONDS": "0.0005"}}
     said = try_it(host, arguments("own", own, server={**SERVER, "needs_gpu": True}))
     assert said.message == "not tried: no NVIDIA driver on this machine"
 
@@ -172,7 +172,7 @@ def test_a_plain_line_that_does_not_serve_says_nothing_about_the_variant(host: M
 
 
 def test_again_and_other_settings(host: ModuleHost) -> None:
-    own = {"environment": {"SMALL_TOKEN_SECONDS": "0.002"}}
+    own = {"environment": {"SMALL_TOKEN_SECONDS": "0.0005"}}
     try_it(host, arguments("own", own))
     assert isinstance(plan_module(experiment.MODULE, arguments("own", own, again=True), host), Change)
     assert isinstance(plan_module(experiment.MODULE, arguments("own", own, max_tokens=11), host), Change)
@@ -187,9 +187,9 @@ PLAYBOOK = """
 - hosts: localhost
   vars:
     variants:
-      quick: {title: Quick, environment: {SMALL_TOKEN_SECONDS: "0.002"}}
+      quick: {title: Quick, environment: {SMALL_TOKEN_SECONDS: "0.0005"}}
       crash: {title: Crash, environment: {SMALL_START: fail}, failures: [missing_library]}
-      slow: {title: Slow, environment: {SMALL_TOKEN_SECONDS: "0.08"}}
+      slow: {title: Slow, environment: {SMALL_TOKEN_SECONDS: "0.05"}}
   tasks:
     - name: Try
       experiment:
@@ -197,7 +197,7 @@ PLAYBOOK = """
         generation: "{{ crossgrade_active }}"
         server: {command: ["{python}", -m, small_server, "{port}"], start_timeout: 30}
         variant: "{{ variants[item] }}"
-        requests: "{{ requests | default(6) }}"
+        requests: "{{ requests | default(4) }}"
         max_tokens: 10
         pairs: 1
         noise: 0.2
@@ -230,7 +230,7 @@ def test_a_matrix_and_its_documents(host: ModuleHost, tmp_path: Path, playbook: 
     folder = tmp_path / "experiments"
     assert f"written: {folder / 'plan.md'}" in said.stdout
     text = (folder / "results.md").read_text()
-    assert "| Quick | `SMALL_TOKEN_SECONDS=0.002` |  | unblocked and faster |" in text
+    assert "| Quick | `SMALL_TOKEN_SECONDS=0.0005` |  | unblocked and faster |" in text
     assert "the old failure (missing_library)" in text
     assert '<td class="outcome faster">unblocked and faster</td>' in (folder / "results.html").read_text()
     plan = folder / "plan.md"
@@ -249,7 +249,7 @@ def test_a_matrix_and_its_documents(host: ModuleHost, tmp_path: Path, playbook: 
 
 def test_an_interrupted_matrix_goes_on_where_it_stopped(host: ModuleHost, tmp_path: Path, playbook: Path) -> None:
     argv = [str(PROGRAM), "experiments", "--playbook", str(playbook), "--root", str(tmp_path)]
-    long = ["-e", "requests=20"]  # the third row takes long enough to be caught in it
+    long = ["-e", "requests=12"]  # the third row takes long enough to be caught in it
     process = subprocess.Popen(argv + long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
         deadline = time.monotonic() + 120

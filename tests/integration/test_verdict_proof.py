@@ -28,7 +28,7 @@ def test_a_server_that_is_far_slower_does_not_pass(tmp_path: Path) -> None:
     found = repeat(Planted("concurrency-8", 0.5), tmp_path)
     assert found.outcome != "passed"
     assert found.pairs >= 3
-    assert max(found.measured.values()) == pytest.approx(0.5, abs=0.1)
+    assert max(found.measured.values()) == pytest.approx(0.5, abs=0.3)
 
 
 def test_what_is_planted_is_the_loss_asked_for() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
-import sys
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def run_gate(module: Module[Any, Any], arguments: Any, host: ModuleHost) -> Outc
 
 def make_venv(path: Path) -> Path:
     """A venv without pip; gives its site-packages."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
+    venv.EnvBuilder(symlinks=True).create(path)
     return next((path / "lib").glob("python3*")) / "site-packages"
 
 

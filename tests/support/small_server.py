@@ -2,8 +2,8 @@
 
 Environment: SMALL_TOKEN_SECONDS (per token), SMALL_START (`fail` ends with an exception, `hang` never becomes
 healthy), SMALL_CHILD (a file: a child process writes its pid there and sleeps), SMALL_FAIL_REQUESTS (answers
-500), SMALL_SLOW_FROM (with so many streams at once a token takes twice as long), SMALL_SAYS (a line that it writes
-to its log).
+500), SMALL_SLOW_FROM (with so many streams at once a token takes eight times as long), SMALL_SAYS (a line that it
+writes to its log).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
         due = time.monotonic()
         STREAMS.append(1)
         for _ in range(request["max_tokens"]):
-            due += PAUSE * (2 if len(STREAMS) >= SLOW_FROM else 1)
+            due += PAUSE * (8 if len(STREAMS) >= SLOW_FROM else 1)
             time.sleep(max(0.0, due - time.monotonic()))
             self.event({"choices": [{"index": 0, "text": "word ", "finish_reason": None}]})
         STREAMS.pop()

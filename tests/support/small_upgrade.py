@@ -204,7 +204,7 @@ def make_small_upgrade(folder: Path) -> SmallUpgrade:
 def keep(made: SmallUpgrade) -> Callable[[], SmallUpgrade]:
     """Keep it as it is now; what is returned puts it back to that, at the same place, as venvs hold their own path.
 
-    For tests that all begin at the same state: putting it back takes a tenth of the time of the upgrades that led there.
+    For tests that all begin at the same state: putting it back takes a tenth of what the upgrades took that led there.
     """
     kept = Path(tempfile.mkdtemp(prefix="kept", dir=made.folder.parent)) / "it"
     copy_tree(made.folder, kept)
