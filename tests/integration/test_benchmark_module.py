@@ -117,10 +117,10 @@ def test_side_by_side(host: ModuleHost, number: int, failed: bool) -> None:
 
 
 def test_other_metrics(host: ModuleHost) -> None:
-    outcome = run_gate(benchmark.MODULE, arguments(3, metrics={"itl_median": 0.5, "ttft_p90": 0.9}), host)
+    outcome = run_gate(benchmark.MODULE, arguments(3, metrics={"end_to_end_median": 0.5, "ttft_p90": 0.9}), host)
     assert outcome.failed
-    assert "inter-token latency (median)" in outcome.message
-    assert set(outcome.values["figures"]["metrics"]) == {"itl_median", "ttft_p90"}
+    assert "end-to-end latency (median)" in outcome.message
+    assert set(outcome.values["figures"]["metrics"]) == {"end_to_end_median", "ttft_p90"}
 
 
 def test_nothing_to_compare_with(store: Store, host: ModuleHost) -> None:
