@@ -175,8 +175,9 @@ def test_what_a_confirmation_needs_is_not_removed(server: SmallUpgrade) -> None:
 def test_every_command_that_changes_something_goes_back_first(server: SmallUpgrade, tmp_path: Path) -> None:
     archive = tmp_path / "a.tar.zst"
     assert server.run("export", "1", "--to", str(archive)).code == 0
-    unconfirmed(server, 1)
-    time.sleep(1.2)
+    assert server.run("rollback", "--to", "1").code == 0
+    assert server.run("upgrade", "--confirm-within", "300").code == 0
+    server.let_the_confirmation_lapse()
     again = keep(server)
     for command in (("pin", "1"), ("unpin", "1"), ("gc",), ("retire", "3"), ("restore", str(archive))):
         again()
