@@ -6,7 +6,7 @@ Imported only when there is a template to expand: Jinja takes longer to import t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import StrictUndefined, UndefinedError, nodes, pass_context
@@ -25,6 +25,9 @@ from crossgrade.playbook.markers import OMIT, DependsOnUnknown, Unknown
 
 if TYPE_CHECKING:
     from crossgrade.playbook.templating import Templar
+
+
+COLLECTIONS = ("", "ansible.builtin.", "ansible.legacy.")  # what may stand before the name of a filter or test
 
 
 class PlaybookUndefined(StrictUndefined):
@@ -156,18 +159,18 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
         from crossgrade.playbook.functions import FUNCTIONS
         from crossgrade.playbook.tests import TESTS, TESTS_THAT_TAKE_UNDEFINED, TESTS_THAT_TAKE_UNKNOWN
 
-        self.filters.update(FILTERS)
-        self.tests.update(TESTS)
-        filters = dict(cast("dict[str, Callable[..., Any]]", self.filters))
+        filters = {**cast("dict[str, Callable[..., Any]]", self.filters), **FILTERS}
         for name, function in filters.items():
-            self.filters[name] = _guarded(function, undefined=name in FILTERS_THAT_TAKE_UNDEFINED)
-        tests = dict(cast("dict[str, Callable[..., Any]]", self.tests))
+            guarded = _guarded(function, undefined=name in FILTERS_THAT_TAKE_UNDEFINED)
+            self.filters.update({prefix + name: guarded for prefix in COLLECTIONS})
+        tests = {**cast("dict[str, Callable[..., Any]]", self.tests), **TESTS}
         for name, test in tests.items():
-            self.tests[name] = _guarded(
+            guarded = _guarded(
                 test,
                 undefined=name in TESTS_THAT_TAKE_UNDEFINED,
                 unknown=name in TESTS_THAT_TAKE_UNKNOWN,
             )
+            self.tests.update({prefix + name: guarded for prefix in COLLECTIONS})
         self.globals = {
             "range": limits.check_range,
             "dict": dict,
@@ -235,7 +238,7 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
                 if isinstance(value, StrictUndefined):
                     return value
                 if isinstance(value, Unknown):
-                    raise DependsOnUnknown(value.origin)
+                    return Unknown(value.origin, certain=False)
             method = getattr(__obj, "__wrapped__", __obj)
             owner = getattr(method, "__self__", None)
             if owner is not None:
@@ -274,14 +277,14 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _plain_result(value: Any) -> Any:
-    """What a function or filter gave; an iterator as the list of its items, so that it can be used twice."""
-    if isinstance(value, Iterator):
+    """What a function or filter gave; an iterator or a view as the list of its items: it can be used twice then."""
+    if isinstance(value, Iterator | KeysView | ValuesView | ItemsView):
         return limits.bounded_list(value)
     return limits.check_size(value)
 
 
 def _guarded(function: Callable[..., Any], *, undefined: bool = False, unknown: bool = False) -> Callable[..., Any]:
-    """A filter or test that hands an undefined argument on, and never sees an unknown one."""
+    """A filter or test that hands an undefined or unknown argument on, and sees neither."""
 
     @functools.wraps(function)
     def guarded(*arguments: Any, **named: Any) -> Any:
@@ -290,8 +293,11 @@ def _guarded(function: Callable[..., Any], *, undefined: bool = False, unknown: 
                 if not undefined:
                     return value
             elif isinstance(value, Unknown) and not unknown:
-                raise DependsOnUnknown(value.origin)
-        return _plain_result(function(*arguments, **named))
+                return Unknown(value.origin, certain=False)
+        try:
+            return _plain_result(function(*arguments, **named))
+        except DependsOnUnknown as inside:  # in a list or a mapping
+            return Unknown(inside.origin, certain=False)
 
     return guarded
 

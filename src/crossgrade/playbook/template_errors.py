@@ -65,7 +65,7 @@ def failure(
         return failed(TemplateLimitError, "it is nested too deeply, or its result is too large")
     if isinstance(error, SecurityError):
         return failed(TemplateError, f"not allowed in a template: {error}")
-    return failed(TemplateError, _first_line(error))
+    return failed(TemplateError, _first_line(error), getattr(error, "remedy", ""))
 
 
 def quoted(text: str, name: str) -> str:

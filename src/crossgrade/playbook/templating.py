@@ -184,6 +184,15 @@ class Templar:
 
     # --- what the Jinja environment calls
 
+    @property
+    def foresees(self) -> bool:
+        """Whether this is no run, so that what only a run can know is unknown: what a program prints, what chance gives.
+
+        It is a run where the variable `ansible_check_mode`, which a playbook cannot set, is false.
+        """
+        layer = self.scope.find("ansible_check_mode")
+        return layer is None or layer.values["ansible_check_mode"] is not False
+
     def resolve(self, name: str) -> Any:
         """A variable's value, as a template sees it: Jinja's `missing` when there is none."""
         if name in self._values:
