@@ -142,8 +142,9 @@ def test_omit() -> None:
         "b": [1],
         "c": {},
     }
+    assert made.template(["a{{ omit }}"]) == ["a"]
     with pytest.raises(TemplateError, match="omit"):
-        made.template("a{{ omit }}")
+        made.template("{{ 'a' ~ omit }}")
 
 
 def test_keys_that_are_kept_raw() -> None:

@@ -1,4 +1,4 @@
-"""Ansible's filters, beside those that Jinja brings (`map`, `selectattr`, `join`, `groupby`, …): defaults, and all names.
+"""Ansible's filters, beside those that Jinja brings (`map`, `selectattr`, `join`, …): defaults, and all names.
 
 A filter can be written with or without its collection: `to_json`, `ansible.builtin.to_json`.
 """
@@ -19,8 +19,7 @@ from crossgrade.playbook import (
     filters_text,
 )
 from crossgrade.playbook.filter_error import FilterError
-from crossgrade.playbook.lazy import LazyDict, LazyList
-from crossgrade.playbook.tests import compare_versions
+from crossgrade.playbook.versions import compare_versions
 
 _TRUE = frozenset(("yes", "on", "true", "1"))
 _FALSE = frozenset(("no", "off", "false", "0", ""))
@@ -65,8 +64,6 @@ def type_debug(value: Any) -> str:
     """The name of a value's type, as Ansible says it."""
     if isinstance(value, Undefined):
         return "UndefinedMarker"
-    if isinstance(value, LazyDict | LazyList):
-        return "_AnsibleLazyTemplateDict" if isinstance(value, dict) else "_AnsibleLazyTemplateList"
     for kind in (bool, int, float, str, list, dict):
         if isinstance(value, kind):
             return kind.__name__

@@ -33,7 +33,7 @@ def combine(*values: Any, recursive: bool = False, list_merge: str = "replace") 
     merges = ("replace", "keep", "append", "prepend", "append_rp", "prepend_rp")
     if list_merge not in merges:
         raise FilterError(f"`combine`: list_merge is one of {', '.join(merges)}")
-    mappings = flatten(values)
+    mappings = flatten(values, levels=1)
     result: Any = {}
     for at, mapping in enumerate(mappings):
         if not isinstance(mapping, Mapping):

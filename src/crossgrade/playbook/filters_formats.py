@@ -102,18 +102,16 @@ def from_yaml_all(value: Any) -> list[Any]:
     if not isinstance(value, str):
         raise FilterError(f"`from_yaml_all` expected text, got {name_of_type(value)}")
     try:
-        marks = [
-            event.start_mark
+        starts = [
+            (event.start_mark.index, event.start_mark.line)
             for event in yaml.parse(value, Loader=yaml.SafeLoader)
-            if isinstance(event, yaml.DocumentStartEvent)
+            if isinstance(event, yaml.DocumentStartEvent) and event.start_mark is not None
         ]
     except yaml.YAMLError as error:
         raise FilterError(f"this text is not YAML: {error}") from error
-    ends = [mark.index for mark in marks[1:]] + [len(value)]
+    ends = [*(index for index, _ in starts[1:]), len(value)]
     # with empty lines before it, so that an error names the line of the whole text
-    return [
-        _read_yaml("\n" * mark.line + value[mark.index : end]) for mark, end in zip(marks, ends, strict=True)
-    ]
+    return [_read_yaml("\n" * line + value[index:end]) for (index, line), end in zip(starts, ends, strict=False)]
 
 
 def b64encode(value: Any, encoding: str = "utf-8", urlsafe: bool = False) -> str:

@@ -53,7 +53,7 @@ def human_to_bytes(size: Any, default_unit: str | None = None, isbits: bool = Fa
     unit = found[2] or default_unit
     if unit is None:
         return round(float(found[1]))
-    return round(float(found[1]) * 2 ** _power(unit, isbits, str(size)))
+    return round(float(found[1]) * (1 << _power(unit, isbits, str(size))))
 
 
 def _power(unit: str, isbits: bool, size: str) -> int:

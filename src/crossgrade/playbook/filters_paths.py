@@ -35,9 +35,7 @@ def _path(name: str, function: Callable[[str], Any]) -> Callable[[Any], Any]:
 def expandvars(context: Any, value: Any) -> str:
     """`$NAME` and `${NAME}` as the environment has them; a name that is not there stays as it is."""
     environment = context.templar.environment
-    return _VARIABLE.sub(
-        lambda found: str(environment.get(found[1] or found[2], found[0])), _text(value, "expandvars")
-    )
+    return _VARIABLE.sub(lambda found: str(environment.get(found[1] or found[2], found[0])), _text(value, "expandvars"))
 
 
 def path_join(value: Any) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
-from jinja2 import StrictUndefined, UndefinedError, nodes, pass_context
+from jinja2 import StrictUndefined, TemplateNotFound, UndefinedError, nodes, pass_context
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.environment import Template
 from jinja2.lexer import Lexer
@@ -71,10 +72,20 @@ def _kind_of(value: Any) -> str:
     return name_of_type(value)
 
 
+# Whose variables a template sees; the templates that it brings in see the same.
+_current: ContextVar[Templar | None] = ContextVar("_current", default=None)
+
+
 class PlaybookContext(Context):
     """Looks variables up in the playbook's scope, when they are asked for."""
 
     templar: Templar
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        current = _current.get()
+        if current is not None:
+            self.templar = current
 
     def resolve_or_missing(self, key: str) -> Any:
         if key in self.vars:
@@ -84,12 +95,6 @@ class PlaybookContext(Context):
             found = self.parent.get(key, missing)
         origin = self.templar.scope.unknown_origin
         return Unknown(origin, certain=False) if found is missing and origin else found
-
-    def derived(self, locals: dict[str, Any] | None = None) -> Context:  # noqa: A002 - Jinja's signature
-        context = super().derived(locals)
-        assert isinstance(context, PlaybookContext)  # noqa: S101 - for the type checker: context_class says so
-        context.templar = self.templar
-        return context
 
 
 class _Lexer(Lexer):
@@ -144,10 +149,11 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
     context_class = PlaybookContext
     code_generator_class: type[CodeGenerator] = _CodeGenerator
 
-    def __init__(self, *, keep_backslashes: bool) -> None:
+    def __init__(self, *, keep_backslashes: bool, **marks: Any) -> None:
+        self._marks = marks
         super().__init__(
             undefined=PlaybookUndefined,
-            trim_blocks=True,
+            **{"trim_blocks": True, **marks},
             optimized=False,
             autoescape=False,
             finalize=_as_it_is,
@@ -260,19 +266,33 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
 
     def run(self, template: Template, templar: Templar) -> tuple[list[Any], PlaybookContext]:
         """The parts that the template puts out, not yet joined, and the context with what it has set."""
-        context = template.new_context()
-        assert isinstance(context, PlaybookContext)  # noqa: S101 - for the type checker: context_class says so
-        context.templar = templar
-        return list(template.root_render_func(context)), context
+        token = _current.set(templar)
+        try:
+            context = template.new_context()
+            assert isinstance(context, PlaybookContext)  # noqa: S101 - for the type checker: context_class says so
+            return list(template.root_render_func(context)), context
+        finally:
+            _current.reset(token)
+
+    def _load_template(self, name: str | Template, _globals: Any = None) -> Template:
+        """What `include`, `import` and `extends` ask for. Raises TemplateNotFound."""
+        from crossgrade.playbook.template_files import load
+
+        templar = _current.get()
+        found = load(templar, str(name), self._marks) if templar is not None else None
+        if found is None:
+            raise TemplateNotFound(str(name))
+        return found
 
     @staticmethod
     def concat(parts: Iterable[Any]) -> Any:
-        """One part keeps its type; several are joined as text, those that are None left out."""
+        """One part keeps its type; several are joined as text, those that are None or `omit` left out."""
         found = [part for part in parts if part is not None]
         if not found:
             return None
         if len(found) == 1:
             return found[0]
+        found = [part for part in found if part is not OMIT]
         return limits.check_size("".join(text_of(finalize(part)) for part in found))
 
 

@@ -130,7 +130,18 @@ def _subelements(terms: list[Any], _: LoopPlaces) -> Iterable[Any]:
         if not isinstance(value, list | tuple):
             what = "is not there" if value is None else f"is {name_of_type(value)}, not a list"
             raise LoopError(f"the key {path!r} {what} in {shown(dict(element))}")
-        yield from ([element, item] for item in value)
+        rest = _without(element, path.split("."))
+        yield from ([rest, item] for item in value)
+
+
+def _without(element: Mapping[Any, Any], keys: Sequence[str]) -> dict[Any, Any]:
+    """A copy without what lies at `keys`: Ansible takes the list out of the mapping that it comes from."""
+    copy = dict(element)
+    if len(keys) == 1:
+        del copy[keys[0]]
+    else:
+        copy[keys[0]] = _without(copy[keys[0]], keys[1:])
+    return copy
 
 
 _SHORT_SEQUENCE = re.compile(
@@ -191,8 +202,9 @@ def _sequence_words(term: Any) -> dict[str, Any]:
 
 
 def _whole(value: Any) -> int:
+    text = str(value).strip()
     try:
-        return int(str(value), 0)
+        return int(text, 16 if text.lower().lstrip("+-").startswith("0x") else 10)  # 0600 is 600, as in Ansible
     except ValueError:
         raise LoopError(f"a whole number was expected, got {shown(value)}") from None
 

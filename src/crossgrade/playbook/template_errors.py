@@ -40,7 +40,7 @@ def failure(
     error: Exception, text: str, place: Place | None, name: str = "", variables: Collection[str] = ()
 ) -> TemplateError:
     """The error to raise for one that Jinja, Python or a filter raised. `name` is that of a template file."""
-    from jinja2 import TemplateSyntaxError, UndefinedError
+    from jinja2 import TemplateNotFound, TemplateSyntaxError, UndefinedError
     from jinja2.exceptions import SecurityError
 
     def failed(kind: type[TemplateError], message: str, remedy: str = "") -> TemplateError:
@@ -54,6 +54,8 @@ def failure(
         missing = _NOT_DEFINED.search(str(error))
         hint = did_you_mean(missing[1], variables) if missing else ""
         return failed(UndefinedVariableError, str(error), hint)
+    if isinstance(error, TemplateNotFound):
+        return failed(TemplateError, f"there is no template {error.message}")
     if isinstance(error, TemplateSyntaxError):
         line = f" (its line {error.lineno})" if "\n" in text else ""
         return failed(TemplateError, f"not a valid template: {error.message}{line}")

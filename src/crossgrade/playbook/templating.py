@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from crossgrade.errors import Place
 from crossgrade.playbook import limits
 from crossgrade.playbook.argument_types import ConversionError, name_of_type, shown, to_bool
+from crossgrade.playbook.compiling import compiled, environment
 from crossgrade.playbook.lazy import LazyDict, LazyList
 from crossgrade.playbook.markers import OMIT, DependsOnUnknown, Unknown
 from crossgrade.playbook.model import Condition, Templated
@@ -35,8 +36,6 @@ from crossgrade.playbook.variables import Layer, Scope
 if TYPE_CHECKING:
     from jinja2.environment import Template
 
-    from crossgrade.playbook.jinja_environment import PlaybookEnvironment
-
 __all__ = [
     "ConditionError",
     "DependsOnUnknown",
@@ -51,32 +50,6 @@ __all__ = [
 ResultT = TypeVar("ResultT")
 _ONLY_A_NAME = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 MAX_NESTED_VARIABLES = 60
-
-
-_environments: dict[bool, PlaybookEnvironment] = {}
-_compiled: dict[tuple[str, str], Template] = {}
-MAX_COMPILED = 4000
-
-
-def _environment(*, keep_backslashes: bool) -> PlaybookEnvironment:
-    found = _environments.get(keep_backslashes)
-    if found is None:
-        from crossgrade.playbook.jinja_environment import PlaybookEnvironment
-
-        found = _environments[keep_backslashes] = PlaybookEnvironment(keep_backslashes=keep_backslashes)
-    return found
-
-
-def _compile(kind: str, text: str) -> Template:
-    """`kind` is `value` (text of a playbook), `file` (of a template file) or `condition`."""
-    found = _compiled.get((kind, text))
-    if found is None:
-        if len(_compiled) >= MAX_COMPILED:
-            _compiled.clear()
-        environment = _environment(keep_backslashes=kind == "value")
-        found = environment.compile_condition(text) if kind == "condition" else environment.compile_template(text)
-        _compiled[kind, text] = found
-    return found
 
 
 class Templar:
@@ -103,6 +76,8 @@ class Templar:
         self._values: dict[str, Any] = {}
         self._resolving: list[str] = []
         self._busy = False
+        self.including: tuple[Path, ...] = ()  # where template files that are brought in are looked for
+        self.loaded: dict[str, Template] = {}
 
     # --- what the engine calls
 
@@ -169,24 +144,44 @@ class Templar:
             raise TemplateError(str(error), expression=str(value), place=_place(spot)) from error
 
     def render_text(self, text: str, name: str) -> str:
-        """The text of a template file, expanded; `name` is for messages. A last newline stays."""
+        """The text of a template file, expanded; `name` is its path, or words for messages. A last newline stays."""
+        from crossgrade.playbook.finalize import finalize, text_of
+        from crossgrade.playbook.template_files import file_scope, rendered_parts
+
+        path = Path(name)
+        in_a_file = path.is_absolute() and path.is_file()
+        templar = self._within(file_scope(self.scope, path, {})) if in_a_file else self
 
         def render() -> str:
-            environment = _environment(keep_backslashes=False)
-            parts, _ = environment.run(_compile("file", text), self)
-            from crossgrade.playbook.finalize import finalize, text_of
-
+            parts, body = rendered_parts(templar, text, path if in_a_file else None, {})
             joined = "".join(text_of(finalize(part)) for part in parts if part is not None)
-            missing_newlines = _last_newlines(text) - _last_newlines(joined)
+            missing_newlines = _last_newlines(body) - _last_newlines(joined)
             return str(limits.check_size(joined + "\n" * max(missing_newlines, 0)))
 
         return self._guarded(render, text, None, name)
+
+    def render_value(self, text: str, path: Path, variables: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        """What a template file gives, of its own type, for a lookup in another template.
+
+        `variables` are seen in it only; `options` are Jinja's.
+        """
+        from crossgrade.playbook.template_files import file_scope, rendered_parts
+
+        templar = self._within(file_scope(self.scope, path, variables))
+        parts, body = rendered_parts(templar, text, path, options)
+        return _with_last_newlines(environment(keep_backslashes=False).concat(parts), body)
+
+    def _within(self, scope: Scope) -> Templar:
+        """Another one for a scope in this one, under the limits of this one."""
+        made = Templar(scope, directory=self.directory, environment=self.environment)
+        made._busy = True
+        return made
 
     # --- what the Jinja environment calls
 
     @property
     def foresees(self) -> bool:
-        """Whether this is no run, so that what only a run can know is unknown: what a program prints, what chance gives.
+        """Whether this is no run, so that what only a run can know is unknown: what programs print, what chance gives.
 
         It is a run where the variable `ansible_check_mode`, which a playbook cannot set, is false.
         """
@@ -272,16 +267,12 @@ class Templar:
     # --- inside
 
     def _render(self, text: str) -> Any:
-        environment = _environment(keep_backslashes=True)
-        parts, _ = environment.run(_compile("value", text), self)
-        result = environment.concat(parts)
-        if isinstance(result, str):
-            result += "\n" * max(_last_newlines(text) - _last_newlines(result), 0)
-        return result
+        made = environment(keep_backslashes=True)
+        parts, _ = made.run(compiled("value", text), self)
+        return _with_last_newlines(made.concat(parts), text)
 
     def _evaluate(self, expression: str) -> Any:
-        environment = _environment(keep_backslashes=False)
-        _, context = environment.run(_compile("condition", expression), self)
+        _, context = environment(keep_backslashes=False).run(compiled("condition", expression), self)
         return context.vars["result"]
 
     @staticmethod
@@ -345,7 +336,7 @@ def check_syntax(text: str, spot: Spot, *, condition: bool = False) -> TemplateE
     if condition and is_template_text(text):
         condition = False
     try:
-        _compile("condition" if condition else "value", text.strip() if condition else text)
+        compiled("condition" if condition else "value", text.strip() if condition else text)
     except Exception as error:  # noqa: BLE001 - Jinja's parser and Python's compiler raise many kinds
         return failure(error, text, spot.place)
     return None
@@ -369,6 +360,13 @@ def _place(spot: Spot | None) -> Place | None:
 
 def _last_newlines(text: str) -> int:
     return len(text) - len(text.rstrip("\n"))
+
+
+def _with_last_newlines(result: Any, text: str) -> Any:
+    """Jinja takes the newline at the end of a template away; it stays, as in Ansible."""
+    if isinstance(result, str):
+        result += "\n" * max(_last_newlines(text) - _last_newlines(result), 0)
+    return result
 
 
 def _is_unsafe(value: Any) -> bool:

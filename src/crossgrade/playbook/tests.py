@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 import os.path
-import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from jinja2.runtime import Undefined
 
 from crossgrade.playbook.argument_types import FALSE_WORDS, TRUE_WORDS, name_of_type
+from crossgrade.playbook.filter_error import FilterError
 from crossgrade.playbook.markers import DependsOnUnknown, Unknown
-
-
-class TestError(ValueError):
-    """A test that got what it cannot judge."""
-
-    __test__ = False  # for pytest: no test class
+from crossgrade.playbook.versions import compare_versions
 
 
 def defined(value: Any) -> bool:
@@ -38,7 +34,7 @@ def _part(result: Any, name: str, test: str) -> Any:
             raise DependsOnUnknown(value.origin)
         return value
     if not isinstance(result, Mapping):
-        raise TestError(f"`is {test}` tests the result of a task, and this is {name_of_type(result)}")
+        raise FilterError(f"`is {test}` tests the result of a task, and this is {name_of_type(result)}")
     value = result.get(name)
     if isinstance(value, Unknown):
         raise DependsOnUnknown(value.origin)
@@ -71,10 +67,30 @@ def changed(result: Any) -> bool:
     return bool(_part(result, "changed", "changed"))
 
 
+def finished(result: Any) -> bool:
+    """Whether a task that was started and not waited for has ended; any other has."""
+    found = _part(result, "finished", "finished")
+    return found is None or bool(found)
+
+
+def started(result: Any) -> bool:
+    found = _part(result, "started", "started")
+    return found is None or bool(found)
+
+
+def timed_out(result: Any) -> bool:
+    found = _part(result, "timedout", "timedout")
+    if found and not isinstance(found, Mapping):
+        raise FilterError(f"`is timedout` expected a mapping at `timedout`, got {name_of_type(found)}")
+    return bool(found and found.get("period"))
+
+
 def _regex(method: str) -> Callable[..., bool]:
     def test(value: Any, pattern: Any = "", ignorecase: bool = False, multiline: bool = False) -> bool:
         from crossgrade.playbook.filters_text import compiled
 
+        if not isinstance(pattern, str):
+            raise FilterError(f"`{method}` expected a regular expression, got {name_of_type(pattern)}")
         return bool(getattr(compiled(pattern, ignorecase, multiline), method)(str(value)))
 
     return test
@@ -83,78 +99,9 @@ def _regex(method: str) -> Callable[..., bool]:
 def regex(
     value: Any, pattern: Any = "", ignorecase: bool = False, multiline: bool = False, match_type: str = "search"
 ) -> bool:
-    method = match_type if match_type in ("match", "fullmatch") else "search"
-    return _regex(method)(value, pattern, ignorecase, multiline)
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    **dict.fromkeys(("==", "=", "eq"), operator.eq),
-    **dict.fromkeys(("!=", "<>", "ne"), operator.ne),
-    **dict.fromkeys(("<", "lt"), operator.lt),
-    **dict.fromkeys(("<=", "le"), operator.le),
-    **dict.fromkeys((">", "gt"), operator.gt),
-    **dict.fromkeys((">=", "ge"), operator.ge),
-}
-_LOOSE = re.compile(r"\d+|[a-z]+")
-
-
-def _loose(text: str) -> list[tuple[int, int | str]]:
-    """Numbers and runs of letters in turn; letters sort below numbers, so that 1.0rc1 is below 1.0.1."""
-    return [(1, int(part)) if part.isdigit() else (0, part) for part in _LOOSE.findall(text.lower())]
-
-
-def _pep440(text: str) -> Any:
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(text)
-    except InvalidVersion:
-        raise TestError(f'"{text}" is no version as PEP 440 has them') from None
-
-
-def _semantic(text: str) -> Any:
-    pattern = r"(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?"
-    found = re.fullmatch(pattern, text)
-    if found is None:
-        raise TestError(f'"{text}" is no semantic version (1.2.3)')
-    release = tuple(int(part) for part in found.groups()[:3])
-    before = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in (found[4] or "").split(".")]
-    return (release, found[4] is None, before if found[4] else [])
-
-
-def _strict(text: str) -> Any:
-    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?(?:([ab])(\d+))?", text)
-    if found is None:
-        raise TestError(f'"{text}" is no strict version (1.2.3, 1.2b1)')
-    release = (int(found[1]), int(found[2]), int(found[3] or 0))
-    return (release, found[4] is None, found[4] or "", int(found[5] or 0))
-
-
-_VERSIONS: dict[str, Callable[[str], Any]] = {
-    "loose": _loose,
-    "strict": _strict,
-    "semver": _semantic,
-    "semantic": _semantic,
-    "pep440": _pep440,
-}
-
-
-def compare_versions(
-    value: Any, version: Any, operator: str = "eq", strict: bool | None = None, version_type: str | None = None
-) -> bool:
-    """Whether a version stands in this relation to another: `'12.8' is version('13.0', '<')`."""
-    if strict is not None and version_type is not None:
-        raise TestError("`version`: give `strict` or `version_type`, not both")
-    for given in (value, version):
-        if given is None or given == "":
-            raise TestError("`version` got an empty version")
-    if operator not in _OPERATORS:
-        raise TestError(f"`version`: the operator is one of {', '.join(_OPERATORS)}")
-    kind = "strict" if strict else version_type or "loose"
-    if kind not in _VERSIONS:
-        raise TestError(f"`version`: version_type is one of {', '.join(_VERSIONS)}")
-    parse = _VERSIONS[kind]
-    return _OPERATORS[operator](parse(str(value)), parse(str(version)))
+    if match_type not in ("search", "match", "fullmatch"):
+        raise FilterError(f"`regex`: match_type is search, match or fullmatch, and not {match_type}")
+    return _regex(match_type)(value, pattern, ignorecase, multiline)
 
 
 def truthy(value: Any, convert_bool: bool = False) -> bool:
@@ -188,9 +135,56 @@ def is_in(value: Any, container: Any) -> bool:
 
 def _file(test: Callable[[str], bool]) -> Callable[[Any], bool]:
     def apply(value: Any) -> bool:
+        if value is None:
+            raise FilterError("a path was expected, got nothing")
         return test(str(value))
 
     return apply
+
+
+def all_true(value: Iterable[Any]) -> bool:
+    return all(value)
+
+
+def any_true(value: Iterable[Any]) -> bool:
+    return any(value)
+
+
+def vault_encrypted(_value: Any) -> bool:
+    """Always false: a value that was encrypted is text when a template sees it."""
+    return False
+
+
+def vaulted_file(value: Any) -> bool:
+    from crossgrade.playbook.lookups_files import VAULT_MARK
+
+    with Path(str(value)).open("rb") as stream:
+        return stream.read(len(VAULT_MARK)) == VAULT_MARK.encode()
+
+
+def _address(value: Any, schemes: Any) -> SplitResult | None:
+    """The address when it is one, of one of the schemes when they are given."""
+    if not isinstance(value, str):
+        return None
+    try:
+        address = urlsplit(value)
+    except ValueError:
+        return None
+    wanted = [schemes] if isinstance(schemes, str) else list(schemes or ())
+    return address if not wanted or address.scheme in wanted else None
+
+
+def is_uri(value: Any, schemes: Any = None) -> bool:
+    return _address(value, schemes) is not None
+
+
+def is_url(value: Any, schemes: Any = None) -> bool:
+    address = _address(value, schemes)
+    return address is not None and (bool(address.netloc) or address.scheme == "file")
+
+
+def is_urn(value: Any) -> bool:
+    return _address(value, "urn") is not None
 
 
 def same_file(value: Any, other: Any) -> bool:
@@ -202,7 +196,8 @@ def is_nan(value: Any) -> bool:
 
 
 _ONE_NAME: dict[str, Any] = {
-    "abs": _file(os.path.isabs),
+    "all": all_true,
+    "any": any_true,
     "contains": contains,
     "defined": defined,
     "exists": _file(os.path.exists),
@@ -210,22 +205,31 @@ _ONE_NAME: dict[str, Any] = {
     "in": is_in,
     "link_exists": _file(os.path.lexists),
     "match": _regex("match"),
-    "nan": is_nan,
+    "finished": finished,
     "reachable": reachable,
     "regex": regex,
-    "same_file": same_file,
     "search": _regex("search"),
+    "started": started,
+    "timedout": timed_out,
     "truthy": truthy,
     "undefined": undefined,
     "unreachable": unreachable,
+    "uri": is_uri,
+    "url": is_url,
+    "urn": is_urn,
+    "vault_encrypted": vault_encrypted,
+    "vaulted_file": vaulted_file,
 }
 _SEVERAL_NAMES: list[tuple[tuple[str, ...], Any]] = [
+    (("abs", "is_abs"), _file(os.path.isabs)),
     (("changed", "change"), changed),
     (("directory", "is_dir"), _file(os.path.isdir)),
     (("failed", "failure"), failed),
     (("file", "is_file"), _file(os.path.isfile)),
     (("link", "is_link"), _file(os.path.islink)),
     (("mount", "is_mount"), _file(os.path.ismount)),
+    (("nan", "isnan"), is_nan),
+    (("same_file", "is_same_file"), same_file),
     (("skipped", "skip"), skipped),
     (("subset", "issubset"), subset),
     (("succeeded", "success", "successful"), succeeded),
@@ -238,6 +242,6 @@ TESTS_THAT_TAKE_UNDEFINED = frozenset(("defined", "undefined"))
 TESTS_THAT_TAKE_UNKNOWN = frozenset(
     (
         *("defined", "undefined", "changed", "change", "failed", "failure", "succeeded", "success"),
-        *("successful", "skipped", "skip", "reachable", "unreachable"),
+        *("successful", "skipped", "skip", "reachable", "unreachable", "finished", "started", "timedout"),
     )
 )
