@@ -81,12 +81,12 @@ def templar(directory: Path) -> Templar:
     return Templar(scope, directory=directory, environment=environment)
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """Equal in value and in type, all the way down."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     return type(one) is type(other) and bool(one == other)
 
 
@@ -94,10 +94,10 @@ def _compare(pairs: list[tuple[str, Any, Any]]) -> None:
     wrong = [
         f"{text!r}: Ansible {theirs!r}, crossgrade {ours!r}"
         for text, theirs, ours in pairs
-        if not _same(theirs, ours) and text not in DIFFERENCES
+        if not same(theirs, ours) and text not in DIFFERENCES
     ]
     assert not wrong, "\n".join(wrong)
-    stale = [text for text, theirs, ours in pairs if text in DIFFERENCES and _same(theirs, ours)]
+    stale = [text for text, theirs, ours in pairs if text in DIFFERENCES and same(theirs, ours)]
     assert not stale, f"listed as different on purpose, but the same: {stale}"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from random import Random
 
 _POWERS = {"Y": 80, "Z": 70, "E": 60, "P": 50, "T": 40, "G": 30, "M": 20, "K": 10, "B": 0}  # of two
-_SIZE = re.compile(r"\s*(\d*\.?\d*)\s*([A-Za-z]+)?", re.ASCII)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]+)?", re.ASCII)
 _NAMES = ("yotta", "zetta", "exa", "peta", "tera", "giga", "mega", "kilo", "")
 
 
@@ -48,7 +48,7 @@ def human_readable(size: float, isbits: bool = False, unit: str | None = None) -
 def human_to_bytes(size: Any, default_unit: str | None = None, isbits: bool = False) -> int:
     """The number that `1.5G`, `2 MB`, `1 kilobyte` or (with `isbits`) `8Mb` stands for."""
     found = _SIZE.fullmatch(str(size))
-    if found is None or not found[1].strip("."):
+    if found is None:
         raise FilterError(f'`human_to_bytes`: "{size}" is no size', "Write it as 10, 1.5G or 2 MB.")
     unit = found[2] or default_unit
     if unit is None:
@@ -62,7 +62,7 @@ def _power(unit: str, isbits: bool, size: str) -> int:
     words = {f"{name}{word}": power for name, power in zip(_NAMES, _POWERS.values(), strict=True)}
     if unit.lower() in words:
         return words[unit.lower()]
-    if letter in _POWERS and (len(unit) == 1 or unit == f"{letter}{'b' if isbits else 'B'}"):
+    if letter in _POWERS and (len(unit) == 1 or (letter != "B" and unit == letter + ("b" if isbits else "B"))):
         return _POWERS[letter]
     raise FilterError(
         f'`human_to_bytes`: "{size}" is no number of {word}s',

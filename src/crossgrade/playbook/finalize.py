@@ -32,6 +32,8 @@ def finalize(value: Any, depth: int = 0) -> Any:
         raise limits.LimitExceeded("the result holds itself, or is nested too deeply")
     if isinstance(value, Mapping):
         limits.check_size(value)
+        if OMIT in value:
+            raise NotDataError("`omit` stands for a whole value, and cannot be a key")
         return {finalize(key, depth + 1): finalize(item, depth + 1) for key, item in value.items() if item is not OMIT}
     if isinstance(value, str):
         return str(value) if kind is not _unsafe_text() else value
