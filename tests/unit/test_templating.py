@@ -25,7 +25,7 @@ from crossgrade.playbook.templating import (
     TemplateLimitError,
     UndefinedVariableError,
 )
-from crossgrade.playbook.variables import OMIT, Precedence, Scope, Unknown
+from crossgrade.playbook.variables import OMIT, Precedence, Scope, ScopeTable, Unknown
 from crossgrade.playbook.yamltext import parse_yaml
 
 
@@ -406,9 +406,13 @@ def test_lookups_use_the_given_directory_and_environment(tmp_path: Path) -> None
         made.template("{{ lookup('file', 'b.txt') }}")
 
 
+class Table(dict[str, Scope], ScopeTable):
+    """Scopes by the names of hosts."""
+
+
 def test_scopes_as_values_are_expanded_with_their_own_variables() -> None:
     one = Scope().with_layer(Precedence.HOST_VARS, {"port": "{{ base + 1 }}", "base": 8000})
-    made = templar(data={"hostvars": {"gpu1": one}, "base": 1})
+    made = templar(data={"hostvars": Table({"gpu1": one}), "base": 1})
     assert made.template("{{ hostvars.gpu1.port }}") == 8001
     assert made.template("{{ hostvars['gpu1'] | length }}") == 2
 

@@ -11,6 +11,7 @@ from crossgrade.engine.becoming import Becoming
 from crossgrade.engine.company import Company
 from crossgrade.engine.events import Events
 from crossgrade.engine.memory import Memory
+from crossgrade.engine.magic import with_magic
 from crossgrade.engine.plan import PlannedTask, SavedPlan
 from crossgrade.engine.plays import walk_plays
 from crossgrade.engine.prepare import Prepared, check_all_templates, plan_basis, play_scope, process_environment
@@ -45,6 +46,7 @@ def build_walk(
     events: Events,
     files: RunFiles | None,
     company: Company,
+    batch: Sequence[Host],
     predicted: Mapping[tuple[str, str], PlannedTask] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Walk:
@@ -55,7 +57,14 @@ def build_walk(
     return Walk(
         play=play,
         host=host.name,
-        scope=play_scope(prepared, play, host, check_mode=files is None),
+        scope=with_magic(
+            play_scope(prepared, play, host, check_mode=files is None),
+            prepared,
+            play,
+            batch,
+            company.memory,
+            check_mode=files is None,
+        ),
         base_environment=company.becoming.environment,
         runner=TaskRunner(
             machine,
@@ -88,8 +97,8 @@ def walk_in_check_mode(
     A task that would fail leaves its failure in the company's memory. Raises CrossgradeError for what ends the walk.
     """
 
-    def begin(play: Play, host: Host, _: Sequence[Host]) -> Walk:
-        walk = build_walk(prepared, play, host, machine, events, None, company)
+    def begin(play: Play, host: Host, batch: Sequence[Host]) -> Walk:
+        walk = build_walk(prepared, play, host, machine, events, None, company, batch)
         walk.planned = planned
         return walk
 

@@ -115,9 +115,9 @@ def magic_variables(prepared: Prepared, play: Play, host: Host, *, check_mode: b
     request = prepared.request
     return {
         "inventory_hostname": host.name,
+        **_of_inventory(request, host),
         "group_names": list(host.groups),
         "groups": {name: list(members) for name, members in prepared.inventory.groups.items()},
-        "play_hosts": [each.name for each in prepared.hosts],
         "playbook_dir": str(play.directory or prepared.playbook.directory),
         "ansible_check_mode": check_mode,
         ROOT_VARIABLE: str(request.root),
@@ -125,6 +125,15 @@ def magic_variables(prepared: Prepared, play: Play, host: Host, *, check_mode: b
         "crossgrade_active": request.store.active(),
         "crossgrade_python": sys.executable,
     }
+
+
+def _of_inventory(request: Request, host: Host) -> dict[str, Any]:
+    """Where the inventory says what it says of a host; of a host that it does not name, only the short name."""
+    found = {"inventory_hostname_short": host.name.split(".")[0]}
+    files = [Path(source).expanduser().absolute() for source in request.inventory if "," not in source]
+    if files and not host.implicit:
+        found |= {"inventory_file": str(files[0]), "inventory_dir": str(files[0].parent)}
+    return found
 
 
 def plan_basis(prepared: Prepared, store: Store, observe: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

@@ -196,9 +196,11 @@ class _Run:
     def _walk(self) -> None:
         files = RunFiles(self.journal, self.run_id)
 
-        def begin(play: Play, host: Host, _: Sequence[Host]) -> Walk:
+        def begin(play: Play, host: Host, batch: Sequence[Host]) -> Walk:
             predicted = {(task.task, task.item): task for task in self.plan.tasks if task.host == host.name}
-            return build_walk(self.prepared, play, host, self.machine, self.events, files, self.company, predicted)
+            return build_walk(
+                self.prepared, play, host, self.machine, self.events, files, self.company, batch, predicted
+            )
 
         def end(walk: Walk) -> None:
             self.differing += walk.differing

@@ -103,6 +103,24 @@ class LazyDict(dict[Any, Any]):
     pop = popitem = update = setdefault = clear = _immutable
 
 
+class ScopesSeen(LazyDict):
+    """A table of hosts as a template sees it; a host that it does not list may be there all the same (`localhost`)."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: Mapping[str, Any], seen: Callable[[Any], Any]) -> None:
+        self._table = table
+        super().__init__(dict.fromkeys(table, ""), lambda _, name: seen(table[str(name)]))
+
+    def __missing__(self, name: Any) -> Any:
+        if name not in self._table:
+            raise KeyError(name)
+        return self._expand("", name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+
 class LazyList(list[Any]):
     """A list of items as written."""
 

@@ -17,7 +17,7 @@ from crossgrade.errors import Place
 from crossgrade.playbook import limits
 from crossgrade.playbook.argument_types import ConversionError, name_of_type, shown, to_bool
 from crossgrade.playbook.compiling import compiled, environment
-from crossgrade.playbook.lazy import LazyDict, LazyList
+from crossgrade.playbook.lazy import LazyDict, LazyList, ScopesSeen
 from crossgrade.playbook.markers import OMIT, DependsOnUnknown, Unknown
 from crossgrade.playbook.model import Condition, Templated
 from crossgrade.playbook.positions import Spot
@@ -31,7 +31,7 @@ from crossgrade.playbook.template_errors import (
     quoted,
 )
 from crossgrade.playbook.values import has_template, is_template_text
-from crossgrade.playbook.variables import Layer, Scope
+from crossgrade.playbook.variables import Layer, Scope, ScopeTable
 
 if TYPE_CHECKING:
     from jinja2.environment import Template
@@ -192,6 +192,8 @@ class Templar:
         """A variable's value, as a template sees it: Jinja's `missing` when there is none."""
         if name in self._values:
             return self._values[name]
+        if name == "ansible_search_path":
+            return [str(directory) for directory in self.directories]
         layer = self.scope.find(name)
         if layer is None:
             from jinja2.utils import missing
@@ -206,11 +208,11 @@ class Templar:
         return value
 
     def _as_seen(self, raw: Any) -> Any:
-        """Data as a template sees it: a scope, and a mapping of scopes (`hostvars`), as mappings of variables."""
+        """Data as a template sees it: a scope, and a table of scopes (`hostvars`), as mappings of variables."""
         if isinstance(raw, Scope):
             return Templar(raw, directory=self.directory, environment=self.environment).all()
-        if isinstance(raw, Mapping) and any(isinstance(value, Scope) for value in raw.values()):
-            return LazyDict(dict.fromkeys(raw, ""), lambda _, key: self._as_seen(raw[key]))
+        if isinstance(raw, ScopeTable):
+            return ScopesSeen(raw, self._as_seen)
         return raw
 
     def all(self) -> LazyDict:

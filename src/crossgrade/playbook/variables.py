@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from crossgrade.playbook.markers import OMIT, Unknown
 from crossgrade.playbook.positions import Spot
 
-__all__ = ["OMIT", "Layer", "Precedence", "Scope", "SpotTable", "Unknown"]
+__all__ = ["OMIT", "Layer", "Precedence", "Scope", "ScopeTable", "SpotTable", "Unknown"]
 
 
 class Precedence(IntEnum):
@@ -32,6 +32,10 @@ class Precedence(IntEnum):
     EXTRA_VARS = 110
     MAGIC = 120
     LOOP = 130
+
+
+class ScopeTable(Mapping[str, "Scope"]):
+    """Variables of several hosts by their names (`hostvars`), each worked out when it is asked for."""
 
 
 class SpotTable(Protocol):
