@@ -1,4 +1,4 @@
-"""Several hundred expressions of each kind, worked out by real ansible-core and by crossgrade: values, types and errors.
+"""Hundreds of expressions of each kind, worked out by real ansible-core and by crossgrade: values, types and errors.
 
 The expressions lie in `expression_lists/*.yml`, with the differences that are on purpose.
 """

@@ -1,4 +1,4 @@
-"""The variables that nobody sets: which hosts there are, which of them are still in the play, with which options it runs.
+"""The variables that nobody sets: which hosts there are, which are still in the play, with which options it runs.
 
 Names and meanings are Ansible's ("Special Variables" in its documentation). What changes while a play runs is worked
 out when it is asked for.

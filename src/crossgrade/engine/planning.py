@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from crossgrade.engine.becoming import Becoming
 from crossgrade.engine.company import Company
 from crossgrade.engine.events import Events
-from crossgrade.engine.memory import Memory
 from crossgrade.engine.magic import with_magic
+from crossgrade.engine.memory import Memory
 from crossgrade.engine.plan import PlannedTask, SavedPlan
 from crossgrade.engine.plays import walk_plays
 from crossgrade.engine.prepare import Prepared, check_all_templates, plan_basis, play_scope, process_environment

@@ -334,6 +334,8 @@ class Walk:
                 sleep=self.sleep,
                 announce=announce,
             )
+        except DependsOnUnknown as unknown:
+            return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
         except ValueError as error:
             return TaskResult("failed", message=f"retries and delay must be numbers: {error}", failed=True)
         except CrossgradeError as error:

@@ -14,7 +14,6 @@ from crossgrade.playbook import (
     filters_formats,
     filters_numbers,
     filters_paths,
-    filters_refused,
     filters_sets,
     filters_text,
 )
@@ -83,7 +82,6 @@ FILTERS: dict[str, Any] = {
     **filters_formats.FILTERS,
     **filters_numbers.FILTERS,
     **filters_paths.FILTERS,
-    **filters_refused.FILTERS,
     **filters_sets.FILTERS,
     **filters_text.FILTERS,
 }

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
-
-from crossgrade.playbook.filter_error import FilterError
-
-_WINDOWS = ("it takes paths of Windows apart, and crossgrade works on Linux", "Write a filter without `win_`.")
+_WINDOWS = ("it takes paths of Windows apart, and crossgrade works on Linux", "Write the filter without `win_`.")
 _VAULT = ("a template has no passwords of vaults", "Decrypt the file beforehand, or give --vault-password-file.")
+
 REFUSED: dict[str, tuple[str, str]] = {
     "password_hash": (
         "it needs a library for password hashes, which crossgrade does not bring",
@@ -19,14 +16,3 @@ REFUSED: dict[str, tuple[str, str]] = {
     "win_dirname": _WINDOWS,
     "win_splitdrive": _WINDOWS,
 }
-
-
-def _refused(name: str) -> Any:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        reason, remedy = REFUSED[name]
-        raise FilterError(f"Ansible's filter `{name}` is not supported: {reason}", remedy)
-
-    return refuse
-
-
-FILTERS: dict[str, Any] = {name: _refused(name) for name in REFUSED}

@@ -28,7 +28,28 @@ if TYPE_CHECKING:
     from crossgrade.playbook.templating import Templar
 
 
-COLLECTIONS = ("", "ansible.builtin.", "ansible.legacy.")  # what may stand before the name of a filter or test
+COLLECTIONS = ("ansible.builtin.", "ansible.legacy.")  # what may stand before the name of a filter, test or lookup
+
+
+def short_name(name: str) -> str:
+    """The name without the collection of ansible-core before it."""
+    return next((name.removeprefix(prefix) for prefix in COLLECTIONS if name.startswith(prefix)), name)
+
+
+class ByName(dict[str, Any]):
+    """Filters or tests, which may be asked for with their collection, too."""
+
+    def __missing__(self, name: str) -> Any:
+        short = short_name(name)
+        if short == name:
+            raise KeyError(name)
+        return self[short]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and super().__contains__(short_name(name))
+
+    def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]  # the names are text
+        return self[name] if name in self else default
 
 
 class PlaybookUndefined(StrictUndefined):
@@ -167,16 +188,16 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
 
         filters = {**cast("dict[str, Callable[..., Any]]", self.filters), **FILTERS}
         for name, function in filters.items():
-            guarded = _guarded(function, undefined=name in FILTERS_THAT_TAKE_UNDEFINED)
-            self.filters.update({prefix + name: guarded for prefix in COLLECTIONS})
+            filters[name] = _guarded(function, undefined=name in FILTERS_THAT_TAKE_UNDEFINED)
+        self.filters = ByName(filters)
         tests = {**cast("dict[str, Callable[..., Any]]", self.tests), **TESTS}
         for name, test in tests.items():
-            guarded = _guarded(
+            tests[name] = _guarded(
                 test,
                 undefined=name in TESTS_THAT_TAKE_UNDEFINED,
                 unknown=name in TESTS_THAT_TAKE_UNKNOWN,
             )
-            self.tests.update({prefix + name: guarded for prefix in COLLECTIONS})
+        self.tests = ByName(tests)
         self.globals = {
             "range": limits.check_range,
             "dict": dict,

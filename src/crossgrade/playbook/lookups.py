@@ -14,7 +14,7 @@ from crossgrade.errors import CrossgradeError
 from crossgrade.playbook import lookups_files, lookups_outside
 from crossgrade.playbook.argument_types import name_of_type
 from crossgrade.playbook.filter_error import FilterError
-from crossgrade.playbook.jinja_environment import COLLECTIONS
+from crossgrade.playbook.jinja_environment import short_name
 from crossgrade.playbook.loop_items import LoopPlaces, loop_items
 from crossgrade.playbook.markers import DependsOnUnknown
 
@@ -109,9 +109,7 @@ LOOKUPS: dict[str, Lookup] = {
 
 def look_up(context: Any, name: Any, terms: list[Any], options: dict[str, Any]) -> list[Any] | None:
     """What the lookup gives; None where it failed, and `errors` is `ignore` or `warn`. Raises FilterError."""
-    short = str(name)
-    for prefix in COLLECTIONS[1:]:
-        short = short.removeprefix(prefix)
+    short = short_name(str(name))
     if short in _REFUSED:
         reason, remedy = _REFUSED[short]
         raise FilterError(f"Ansible's lookup `{short}` is not supported: {reason}", remedy)

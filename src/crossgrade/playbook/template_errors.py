@@ -13,6 +13,7 @@ from crossgrade.playbook.suggest import did_you_mean
 from crossgrade.playbook.values import is_template_text
 
 MAX_EXPRESSION_SHOWN = 200
+_NO_SUCH = re.compile(r"No (filter|test) named '([^']*)'")
 _NOT_DEFINED = re.compile(r'"(\w+)" is not defined')
 
 
@@ -40,7 +41,7 @@ def failure(
     error: Exception, text: str, place: Place | None, name: str = "", variables: Collection[str] = ()
 ) -> TemplateError:
     """The error to raise for one that Jinja, Python or a filter raised. `name` is that of a template file."""
-    from jinja2 import TemplateNotFound, TemplateSyntaxError, UndefinedError
+    from jinja2 import TemplateNotFound, TemplateRuntimeError, TemplateSyntaxError, UndefinedError
     from jinja2.exceptions import SecurityError
 
     def failed(kind: type[TemplateError], message: str, remedy: str = "") -> TemplateError:
@@ -56,6 +57,9 @@ def failure(
         return failed(UndefinedVariableError, str(error), hint)
     if isinstance(error, TemplateNotFound):
         return failed(TemplateError, f"there is no template {error.message}")
+    unknown = _NO_SUCH.search(str(error)) if isinstance(error, TemplateSyntaxError | TemplateRuntimeError) else None
+    if unknown is not None:
+        return failed(TemplateError, *_no_such(unknown[1], unknown[2]))
     if isinstance(error, TemplateSyntaxError):
         line = f" (its line {error.lineno})" if "\n" in text else ""
         return failed(TemplateError, f"not a valid template: {error.message}{line}")
@@ -68,6 +72,24 @@ def failure(
     if isinstance(error, SecurityError):
         return failed(TemplateError, f"not allowed in a template: {error}")
     return failed(TemplateError, _first_line(error), getattr(error, "remedy", ""))
+
+
+def _no_such(kind: str, name: str) -> tuple[str, str]:
+    """What to say of a filter or a test that is not there, and what to do."""
+    from crossgrade.playbook.compiling import environment
+    from crossgrade.playbook.filters_refused import REFUSED
+    from crossgrade.playbook.jinja_environment import short_name
+
+    short = short_name(name)
+    if kind == "filter" and short in REFUSED:
+        reason, remedy = REFUSED[short]
+        return f"Ansible's filter `{short}` is not supported: {reason}", remedy
+    known = environment(keep_backslashes=False)
+    if "." in short:
+        remedy = f"There are the {kind}s of ansible-core and of Jinja; those of other collections are not here."
+    else:
+        remedy = did_you_mean(short, known.filters if kind == "filter" else known.tests)
+    return f"there is no {kind} `{name}`", remedy
 
 
 def quoted(text: str, name: str) -> str:
