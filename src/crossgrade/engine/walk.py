@@ -228,8 +228,9 @@ class Walk:
     def _may_have_set(self, task: Task) -> None:
         """In a plan: variables that this task sets when its turn comes, if it does."""
         if task.module == "set_fact":
-            unknown = Unknown(f"task {task.display_name!r}", certain=False)
-            self.memory.known.update(dict.fromkeys((name for name in task.arguments if name != "cacheable"), unknown))
+            origin = f"task {task.display_name!r}"  # each its own: Python takes one object for equal to itself
+            names = (name for name in task.arguments if name != "cacheable")
+            self.memory.known.update({name: Unknown(origin, certain=False) for name in names})
         elif task.module == "include_vars":
             self.scope = self.scope.with_unknown(f"the variables of task {task.display_name!r}")
 

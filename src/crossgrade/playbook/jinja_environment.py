@@ -22,7 +22,7 @@ from jinja2.utils import missing
 
 from crossgrade.playbook import limits
 from crossgrade.playbook.finalize import finalize, text_of
-from crossgrade.playbook.markers import OMIT, DependsOnUnknown, Unknown
+from crossgrade.playbook.markers import OMIT, DependsOnUnknown, Unknown, unknown_in
 
 if TYPE_CHECKING:
     from crossgrade.playbook.templating import Templar
@@ -214,7 +214,12 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         limits.check_operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        try:
+            return super().call_binop(context, operator, left, right)
+        except DependsOnUnknown:
+            raise
+        except Exception:
+            return _unknown_or_raise((left, right))
 
     @staticmethod
     def join_texts(parts: Iterable[Any]) -> str:
@@ -270,7 +275,14 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
             owner = getattr(method, "__self__", None)
             if owner is not None:
                 limits.check_method(owner, getattr(method, "__name__", ""), arguments, named)
-        return _plain_result(super().call(__context, __obj, *arguments, **named))
+        try:
+            return _plain_result(super().call(__context, __obj, *arguments, **named))
+        except DependsOnUnknown:
+            raise
+        except Exception:
+            if isinstance(__obj, Macro):
+                raise
+            return _unknown_or_raise((arguments, named))
 
     def compile_template(self, text: str) -> Template:
         return self.from_string(text)
@@ -339,8 +351,18 @@ def _guarded(function: Callable[..., Any], *, undefined: bool = False, unknown: 
             return _plain_result(function(*arguments, **named))
         except DependsOnUnknown as inside:  # in a list or a mapping
             return Unknown(inside.origin, certain=False)
+        except Exception:
+            return _unknown_or_raise((arguments, named))
 
     return guarded
+
+
+def _unknown_or_raise(given: Any) -> Unknown:
+    """Inside `except`: an unknown value where one is part of what was given, since the run may have one that fits."""
+    unknown = unknown_in(given)
+    if unknown is None:
+        raise  # noqa: PLE0704 - what is being handled
+    return Unknown(unknown.origin, certain=False)
 
 
 __all__ = ["PlaybookContext", "PlaybookEnvironment", "PlaybookUndefined", "UndefinedError"]

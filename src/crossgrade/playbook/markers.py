@@ -70,14 +70,35 @@ class Unknown:
             return self._known[name]
         return Unknown(self._origin, certain=False)
 
-    def __repr__(self) -> str:
-        return f"Unknown({self._origin!r})"
-
     def _needed(self, *_: Any, **__: Any) -> NoReturn:
         raise DependsOnUnknown(self._origin)
 
-    __str__ = __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __call__ = _needed
+    # `__repr__` too: the text of a list shows its items by it, and would hold what no run can give
+    __str__ = __repr__ = __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __call__ = _needed
     __int__ = __float__ = __index__ = __add__ = __radd__ = __sub__ = __rsub__ = _needed
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _needed
     __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __pos__ = __format__ = _needed
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __hash__ = _needed
+
+
+def unknown_in(value: Any) -> Unknown | None:
+    """The first unknown value among a value and all that it holds, None when everything is known."""
+    return _unknown_in(value, set())
+
+
+def _unknown_in(value: Any, seen: set[int]) -> Unknown | None:
+    if isinstance(value, Unknown):
+        return value
+    if not isinstance(value, Mapping | list | tuple) or id(value) in seen:
+        return None
+    seen.add(id(value))
+    try:
+        for item in value.values() if isinstance(value, Mapping) else value:
+            found = _unknown_in(item, seen)
+            if found is not None:
+                return found
+    except DependsOnUnknown as unknown:
+        return Unknown(unknown.origin, certain=False)
+    except Exception:  # noqa: BLE001 - a lazy item that cannot be worked out: whoever asks for it is told
+        return None
+    return None
