@@ -37,6 +37,7 @@ class TaskResult:
     verdict: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     included: Mapping[str, Any] = field(default_factory=dict)
+    gathered: Mapping[str, Any] = field(default_factory=dict)
     predicts: tuple[Prediction, ...] = ()
     item: Any = None
     has_item: bool = False

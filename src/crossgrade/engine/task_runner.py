@@ -194,5 +194,6 @@ def _result(module: Module[Any, Any], change: Change, outcome: Outcome) -> TaskR
         verdict=outcome.verdict.to_json() if outcome.verdict else None,
         facts=outcome.facts,
         included=outcome.included,
+        gathered=outcome.gathered,
         warnings=change.warnings,
     )

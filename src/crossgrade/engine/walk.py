@@ -128,12 +128,11 @@ class Walk:
             return
 
     def _gather_facts(self) -> None:
-        from crossgrade.inspect.machine import collect_facts
+        from crossgrade.engine.gathering import add_facts, gather
 
         name, began = "Gathering Facts", time.monotonic()
         self.events.emit("task_started", task=f"{self.play.uid}/facts", name=name, module="setup", handler=False)
-        facts = collect_facts(root=self.runner.machine.store.root).to_json()
-        self.memory.gathered["ansible_facts"] = facts
+        add_facts(self.memory.gathered, gather(("all",), self.base_environment, self.runner.machine.store.root))
         result = TaskResult("ok", seconds=time.monotonic() - began)
         self.memory.counts.count(result)
         self.events.emit("task_result", **result_event(f"{self.play.uid}/facts", name, "setup", result, "", None))
@@ -375,6 +374,10 @@ class Walk:
         for memory in [delegate] if delegate is not None and gives_facts else [self.memory, *self.sharing]:
             memory.known.update(result.facts)
             memory.included.update(result.included)
+            if result.gathered:
+                from crossgrade.engine.gathering import add_facts
+
+                add_facts(memory.gathered, result.gathered)
         if result.skipped:
             return result
         return self._judge(task, scope, result) if result.known else self._foresee_changed(task, scope, result)

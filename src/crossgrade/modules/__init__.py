@@ -45,6 +45,11 @@ NAMES: dict[str, str] = {
     "uri": "uri",
     "venv_backup": "venv_backup",
     "wait_for": "wait_for",
+    "shell": "shell",
+    "script": "script",
+    "ping": "ping",
+    "pause": "pause",
+    "setup": "setup",
 }
 
 

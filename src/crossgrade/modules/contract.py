@@ -125,7 +125,8 @@ class Outcome:
 
     `changed=None` means: as the module's effect says (`changes` → True, else False). A gate gives its
     `verdict`; anything but `passed` fails the task unless the gate's own `on_not_run` says `warn`.
-    `facts` are variables as data; `included` are variables of a file, whose templates are expanded.
+    `facts` are variables as data (`set_fact`); `included` are variables of a file, whose templates are expanded;
+    `gathered` are facts of the machine by Ansible's names without `ansible_`.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -136,6 +137,7 @@ class Outcome:
     verdict: Verdict | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     included: Mapping[str, Any] = field(default_factory=dict)
+    gathered: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,8 @@ class TaskReader:
         names = {
             spelling for one in declared_arguments(arguments_type) for spelling in (one.name, *one.options.aliases)
         }
+        if free_form is not None:  # `command: cmd=ls` runs a program of that name, as in Ansible
+            names -= {free_form, "argv", "expand_argument_vars"}
         takes_any = any(one.options.rest for one in declared_arguments(arguments_type))
         try:
             pairs, rest = split_pairs(text, names if free_form else None)
