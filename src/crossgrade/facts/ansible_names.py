@@ -164,12 +164,12 @@ def processors(text: str, usable: int) -> Facts:
     blocks = []
     for block in text.strip().split("\n\n") if text.strip() else ():
         pairs = (line.partition(":") for line in block.splitlines())
-        blocks.append({name.strip(): value.strip() for name, _, value in pairs})
+        blocks.append({key.strip(): value.strip() for key, _, value in pairs})
     listed: list[JSON] = []
-    for block in blocks:
-        listed += [block[key] for key in ("processor", "vendor_id", "model name") if key in block]
-    sockets = {block.get("physical id", "0") for block in blocks}
-    cores = {(block.get("physical id", "0"), block.get("core id", block.get("processor", ""))) for block in blocks}
+    for fields in blocks:
+        listed += [fields[key] for key in ("processor", "vendor_id", "model name") if key in fields]
+    sockets = {fields.get("physical id", "0") for fields in blocks}
+    cores = {(fields.get("physical id", "0"), fields.get("core id", fields.get("processor", ""))) for fields in blocks}
     vcpus = len(blocks) or usable
     count = len(sockets) or 1
     per_socket = max(1, len(cores) // count)

@@ -50,6 +50,11 @@ NAMES: dict[str, str] = {
     "ping": "ping",
     "pause": "pause",
     "setup": "setup",
+    "gather_facts": "setup",
+    "systemd_service": "systemd_service",
+    "systemd": "systemd_service",
+    "service": "service",
+    "git": "git",
 }
 
 

@@ -131,6 +131,8 @@ def look(path: Path, host: HostView) -> Entry:
         if above is not None:
             if not above.get("exists", True) or above.get("fresh"):
                 return Entry(path, "absent", predicted=True, other_path=other_path)
+            if above.get("filled"):  # with files that nobody knows yet
+                return Entry(path, "unknown", predicted=True, other_path=other_path)
             break
     return replace(entry_at(path), other_path=other_path)
 

@@ -65,7 +65,8 @@ def gather(subset: tuple[str, ...], environment: Mapping[str, str], root: Path) 
 
 def chosen_subsets(subset: tuple[str, ...], known: tuple[str, ...]) -> set[str]:
     """`!all` leaves `min`, `!min` leaves even that out; names alone add to `min`. Raises TaskError."""
-    wanted, unwanted = set(), set()
+    wanted: set[str] = set()
+    unwanted: set[str] = set()
     for each in subset or ("all",):
         without = each.startswith("!")
         name = each.lstrip("!").strip()
