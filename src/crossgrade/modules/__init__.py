@@ -55,6 +55,8 @@ NAMES: dict[str, str] = {
     "systemd": "systemd_service",
     "service": "service",
     "git": "git",
+    "pip": "pip",
+    "apt": "apt",
 }
 
 

@@ -30,6 +30,7 @@ _QUIET = {
     "APT_LISTCHANGES_FRONTEND": "none",
     "NEEDRESTART_SUSPEND": "1",
 }
+_VERBS = ("install", "remove", "purge", "autoremove", "build-dep", "update")
 _HEARD = ("APT_CONFIG", "DPKG_ROOT", "DPKG_ADMINDIR")
 
 
@@ -65,14 +66,40 @@ class Apt:
             raise TaskError(f"dpkg-query: {completed.stderr.strip() or completed.outcome()}")
         return completed.stdout
 
-    def simulate(self, packages: Sequence[str], options: Sequence[str] = (), verb: str = "install") -> Completed:
-        """What apt would do; it changes nothing and takes no lock."""
+    def simulate(
+        self,
+        packages: Sequence[str],
+        options: Sequence[str] = (),
+        verb: str = "install",
+        recommends: Sequence[str] = ("--no-install-recommends",),
+    ) -> Completed:
+        """What apt would do; it changes nothing and takes no lock. `recommends` is the option that says so."""
         return self._read(
             [
                 *(self.programs["apt-get"], "--simulate", "--quiet", *_NO_CACHE, *options),
-                *("--no-install-recommends", verb, *packages),
+                *(*recommends, verb, *packages),
             ]
         )
+
+    def offered(self, names: Sequence[str]) -> set[tuple[str, str]]:
+        """Name and version of what the repositories have of these packages now."""
+        if not names:
+            return set()
+        said = self._read([self.programs["apt-cache"], *_NO_CACHE, "madison", *names]).stdout
+        fields = ([word.strip() for word in line.split("|")] for line in said.splitlines())
+        return {(words[0], words[1]) for words in fields if len(words) > 2}
+
+    def names(self) -> list[str]:
+        """All packages that apt knows."""
+        return self._read([self.programs["apt-cache"], *_NO_CACHE, "pkgnames"]).stdout.split()
+
+    def fields_of(self, file: Path) -> dict[str, str]:
+        """Name and version of a package file (``.deb``). Raises TaskError."""
+        answer = self._read([self.programs["dpkg-deb"], "--field", str(file), "Package", "Version", "Architecture"])
+        if not answer.succeeded:
+            raise TaskError(f"{file} is no package: {answer.stderr.strip() or answer.outcome()}")
+        pairs = (line.partition(":") for line in answer.stdout.splitlines())
+        return {name: value.strip() for name, _, value in pairs}
 
     def show(self, changes: Sequence[PackageChange], options: Sequence[str]) -> str:
         """The stanzas of the packages that would be unpacked."""
@@ -92,13 +119,15 @@ class Apt:
         argv = [self.programs["apt-get"], *_NO_CACHE, "indextargets", "--format", "$(REPO_URI)"]
         return {line.strip().rstrip("/") for line in self._read(argv).stdout.splitlines() if line.strip()}
 
-    def require_permission(self) -> None:
+    def require_permission(
+        self, remedy: str = "Run crossgrade as root, or use `method: wheels`, which needs no root."
+    ) -> None:
         """Raises TaskError where this user may not change packages."""
         folder = self.status.parent
         if not os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             raise TaskError(
                 f"installing packages needs root: uid {os.geteuid()} may not write to {folder}",
-                remedy="Run crossgrade as root, or use `method: wheels`, which needs no root.",
+                remedy=remedy,
             )
 
     def update(self, options: Sequence[str]) -> Completed:
@@ -106,7 +135,7 @@ class Apt:
         argv = [self.programs["apt-get"], "--quiet", *_NO_CACHE, *options, "update"]
         return self.host.run(argv, environment={**_QUIET, **self.environment}, timeout=CHANGE_SECONDS)
 
-    def change(self, arguments: Sequence[str], context: ApplyContext, lock_timeout: float, log: str) -> None:
+    def change(self, arguments: Sequence[str], context: ApplyContext, lock_timeout: float, log: str) -> Completed:
         """Let apt-get work; wait for its locks for so many seconds. Raises TaskError with what it said."""
         argv = [self.programs["apt-get"], "--yes", "--quiet", "-o", "Dpkg::Use-Pty=0"]
         argv += ["-o", "APT::Keep-Downloaded-Packages=false", *arguments]
@@ -115,7 +144,7 @@ class Apt:
             environment = {**_QUIET, **self.environment}
             completed = context.run(argv, environment=environment, timeout=CHANGE_SECONDS, log_name=log)
             if completed.succeeded:
-                return
+                return completed
             locked = _LOCKED.search(completed.stderr)
             if locked is None:
                 break
@@ -127,7 +156,7 @@ class Apt:
             context.progress(f"waiting: {locked[0]}")
             time.sleep(min(LOCK_PAUSE, max(0.0, deadline - time.monotonic())))
         said = " ".join(line for line in completed.stderr.splitlines() if line.startswith("E:"))
-        verb = next(word for word in arguments if word in ("install", "purge", "update"))
+        verb = next(word for word in arguments if word in _VERBS)
         raise TaskError(
             f"apt-get {verb} failed: {said or completed.outcome()}",
             remedy=f"The whole output is in {context.log_directory / log}.",
@@ -146,7 +175,7 @@ class Apt:
 def find_apt(host: HostView, environment: Mapping[str, str] | None = None) -> Apt:
     """apt as it is configured for this host, by APT_CONFIG too. Raises TaskError where there is none."""
     path = host.environment.get("PATH", os.defpath)
-    wanted = ("apt-get", "apt-cache", "apt-config", "dpkg", "dpkg-query")
+    wanted = ("apt-get", "apt-cache", "apt-config", "dpkg", "dpkg-deb", "dpkg-query")
     programs = {name: shutil.which(name, path=path) or "" for name in wanted}
     missing = [name for name in wanted if not programs[name]]
     if missing:
