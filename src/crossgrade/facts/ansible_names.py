@@ -95,6 +95,9 @@ def distribution(release: Mapping[str, str], debian_version: str) -> Facts:
     major, _, minor = version.partition(".")
     return {
         "distribution": str(row["name"]) if row else release.get("NAME", "NA"),
+        "distribution_file_path": "/etc/os-release",
+        "distribution_file_variety": str(family["family"]) if family else release.get("NAME", "NA"),
+        "distribution_file_parsed": bool(release),
         "distribution_version": version or "NA",
         "distribution_major_version": major or "NA",
         "distribution_minor_version": minor.partition(".")[0] or None,

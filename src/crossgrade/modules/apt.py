@@ -1,8 +1,8 @@
 """apt: packages of Debian and Ubuntu, and never one of the NVIDIA driver's.
 
 apt itself says beforehand what it would do (``apt-get --simulate``, see `apt_transaction`); that is judged, shown, and
-compared with what it then did. Taking back goes as far as apt can: what was new is purged, an old version comes back where
-a repository still has it, and the plan says which will not.
+compared with what it then did. Taking back goes as far as apt can: what was new is purged, an old version comes back
+where a repository still has it, and the plan says which will not.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ def value_of(expression: str, host: HostView) -> Any:
 
 def plan(arguments: Arguments, state: State) -> Plan:
     if state.values is None:
-        return Skipped(f"shown with -{'v' * arguments.verbosity}")
+        threshold = {"skipped_reason": "Verbosity threshold not met."}
+        return Skipped(f"shown with -{'v' * arguments.verbosity}", threshold)
     return Change("show", values=state.values)
 
 

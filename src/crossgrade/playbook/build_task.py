@@ -203,6 +203,7 @@ class TaskReader:
             self.reader.note(here, f"`{module}`: {error}")
             return None
         if free_form is not None:
+            rest = rest if pairs else text  # a shell's text keeps its lines as they were written
             return {free_form: rest, **pairs} if rest else dict(pairs)
         if rest:
             several = listing(one.name for one in declared_arguments(arguments_type) if not one.options.rest)
