@@ -21,7 +21,8 @@ module; `ansible.builtin.copy` and `copy` are the same.
 
 - **reads**: runs in a plan too
 - **checks**: a plan lists it, a run does it and changes nothing
-- **changes**: may change the machine, and can be undone unless it is a `command`
+- **changes**: may change the machine; it is taken back when the run fails, as far as the module's line does not say else
+  (`command`, `shell` and `script` never are)
 """
 
 _KEYWORDS_HEAD = """# Keywords
@@ -29,8 +30,8 @@ _KEYWORDS_HEAD = """# Keywords
 Made by `invoke docs` from the keyword table. A keyword that Ansible has and that is not here yet is refused with its
 place in the file; nothing is ignored in silence. Keywords mean what they mean in Ansible, with these differences:
 
-- `gather_facts` is off unless a play asks for it; then `ansible_facts` holds system, driver, GPUs,
-  toolkits and compilers. [facts](facts.md) says more about a server than a play needs; `preflight` judges that.
+- `gather_facts` is off unless a play asks for it; then `ansible_facts` and `ansible_…` hold the basics under Ansible's
+  names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more about a server than a play needs; `preflight` judges that.
 - A play whose tasks already fail in check mode is not begun (exit code 1, nothing changed).
 - When a play fails and nothing rescues it, what its tasks changed is taken back (`rolled_back=` in the recap).
 - Variables of crossgrade itself: `crossgrade_root`, `crossgrade_store`, `crossgrade_python`, `crossgrade_active` (the
@@ -84,6 +85,9 @@ def modules_page() -> str:
     parts = [_HEAD]
     for name in sorted(NAMES):
         module = load_module(name)
+        if module.name != name:
+            parts.append(f"## {name}\n\nThe same as `{module.name}`.\n")
+            continue
         parts.append(f"## {name}\n\n{module.summary} ({module.effect})\n")
         rows = [_row(argument) for argument in describe_arguments(module.arguments)]
         if rows:

@@ -87,8 +87,8 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     _refuse(arguments)
     local_path = "://" not in arguments.repo and not re.match(r"[\w.-]+@[\w.-]+:", arguments.repo)
     repository = str(absolute(arguments.repo, host)) if local_path else arguments.repo
+    require_plain(GitSource(arguments.repo, arguments.version, {}))
     source = GitSource(repository, arguments.version, {})
-    require_plain(source)
     dest = absolute(arguments.dest.rstrip("/") or "/", host)
     here = _at(dest, arguments, host)
     if here is not None and not arguments.update:

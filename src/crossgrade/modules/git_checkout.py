@@ -39,7 +39,7 @@ class _Git:
     """git in one folder, with every word an argument of its own."""
 
     def __init__(self, program: str, folder: Path | None, source: GitSource | None, context: ApplyContext) -> None:
-        local = source is not None and source.is_local
+        local = source is not None and (source.is_local or source.repository.startswith("file:"))
         self._environment = git_environment(context.host.environment, {}, local=local)
         self._begins = [program, *(["-C", str(folder)] if folder is not None else [])]
         self._context = context
@@ -195,11 +195,12 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     if not dest.is_dir():
         return ""
     git = _Git(str(record["program"]), dest, None, context)
-    commit, branch = str(record["commit"]), str(record["branch"])
+    commit, branch, saved = (str(record[name]) for name in ("commit", "branch", "saved"))
+    if saved and git.ask("rev-parse", "--verify", "--quiet", _SAVED).stdout.strip() != saved:
+        return ""  # keeping it is the first thing that is done and forgetting it the last that is undone
     _give_url_back(git, str(record["remote"]), str(record["url"]))
     _give_refs_back(git, record, commit, branch)
-    saved = str(record["saved"])
-    if saved and git.ask("rev-parse", "--verify", "--quiet", _SAVED).stdout.strip() == saved:
+    if saved:
         if not git.ask(*_IDENTITY, "stash", "apply", "--quiet", "--index", saved).succeeded:
             git.must("bring the local changes back", *_IDENTITY, "stash", "apply", "--quiet", saved)
         git.ask("update-ref", "-d", _SAVED)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from crossgrade.errors import TaskError
-from crossgrade.inspect.dists import normalize_name
 from crossgrade.jsontype import JSON
 from crossgrade.modules.contract import (
     ApplyContext,
@@ -220,11 +219,10 @@ def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcom
     state: State = change.payload["state"]
     target = state.target
     around = uv_surroundings(context.host.environment)
-    lines = frozen(target, context.host)
     record: dict[str, JSON] = {
         "python": target.python,
         "made": str(target.venv) if target.missing else "",
-        "frozen": list(lines),
+        "frozen": dict(frozen(target, context.host)),
         "versions": dict(state.before),
         "break": arguments.break_system_packages,
     }
@@ -285,12 +283,12 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     target = Target(str(record["python"]), None)
     before = record["versions"]
     lines = record["frozen"]
-    if not isinstance(before, dict) or not isinstance(lines, list):
+    if not isinstance(before, dict) or not isinstance(lines, dict):
         return ""
     now = installed(target, context.host)
     system = ["--break-system-packages"] if record["break"] else []
     new = sorted(name for name in now if name not in before)
-    lost = sorted(str(line) for line in lines if _lost(str(line), now))
+    lost = [_again(name, str(old), str(lines.get(name, ""))) for name, old in before.items() if now.get(name) != old]
     around = uv_surroundings(context.host.environment)
     done = []
     if new:
@@ -311,13 +309,10 @@ def undo(record: Mapping[str, JSON], context: ApplyContext) -> str:
     return "; ".join(done)
 
 
-def _lost(line: str, now: Mapping[str, str]) -> bool:
-    """Whether a line of `freeze` is not so any more; what came from a path or URL counts by its name."""
-    name, sign, version = line.partition("==")
-    if sign:
-        return now.get(normalize_name(name)) != version
-    name, sign, _ = line.partition(" @ ")
-    return bool(sign) and normalize_name(name) not in now
+def _again(name: str, version: str, line: str) -> str:
+    """What installs a dist as it was. One that came from a file which is gone is looked for in the index."""
+    _, direct, url = line.partition(" @ file://")
+    return f"{name}=={version}" if not line or (direct and not Path(url).exists()) else line
 
 
 MODULE = Module(

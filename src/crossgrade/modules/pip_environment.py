@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crossgrade.errors import TaskError
+from crossgrade.inspect.dists import normalize_name
 from crossgrade.modules.contract import HostView
 from crossgrade.modules.files import absolute, follow, prediction_for
 from crossgrade.modules.uv import explain, index_environment, uv_program
@@ -142,20 +143,23 @@ def installed(target: Target, host: HostView) -> dict[str, str]:
     answer = host.run(uv_pip(target, "list", "--format", "json"), timeout=READ_SECONDS)
     if not answer.succeeded:
         raise TaskError(f"uv cannot list what is in {target.python}: {explain(answer.stderr) or answer.outcome()}")
-    return {
-        str(each["name"]).lower().replace("_", "-").replace(".", "-"): str(each["version"])
-        for each in json.loads(answer.stdout)
-    }
+    return {normalize_name(str(each["name"])): str(each["version"]) for each in json.loads(answer.stdout)}
 
 
-def frozen(target: Target, host: HostView) -> list[str]:
-    """The lines of `uv pip freeze`: what would install the same again. Raises TaskError."""
+def frozen(target: Target, host: HostView) -> dict[str, str]:
+    """Normalized name → what would install the same again, as `uv pip freeze` has it. Raises TaskError."""
     if target.missing:
-        return []
-    answer = host.run(uv_pip(target, "freeze"), timeout=READ_SECONDS)
-    if not answer.succeeded:
-        raise TaskError(f"uv cannot list what is in {target.python}: {explain(answer.stderr) or answer.outcome()}")
-    return [line for line in answer.stdout.splitlines() if line.strip()]
+        return {}
+    answer = host.run(uv_pip(target, "freeze", "--exclude-editable"), timeout=READ_SECONDS)
+    listed = host.run(uv_pip(target, "list", "--editable", "--format", "json"), timeout=READ_SECONDS)
+    for each in (answer, listed):
+        if not each.succeeded:
+            raise TaskError(f"uv cannot list what is in {target.python}: {explain(each.stderr) or each.outcome()}")
+    lines = [line for line in answer.stdout.splitlines() if line.strip()]
+    found = {normalize_name(re.split(r"==| @ ", line, maxsplit=1)[0]): line for line in lines}
+    for each_one in json.loads(listed.stdout):
+        found[normalize_name(str(each_one["name"]))] = f"-e {each_one['editable_project_location']}"
+    return found
 
 
 def parse_changes(text: str) -> tuple[tuple[str, str, str], ...]:
