@@ -153,7 +153,7 @@ def test_several_sources_are_one_inventory(write: Write) -> None:
     inventory = load_inventory([str(directory / "one"), str(directory / "two.yml"), "z,"])
     assert inventory.groups["a"] == ("x", "y")
     assert variables_of(inventory, "x") == {"v": 2}
-    assert [host.name for host in inventory.hosts] == ["x", "y", "z"]
+    assert [host.name for host in inventory.hosts] == ["z", "x", "y"]  # those of no group come first
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(WrongOptionsError, match="no such file") as caught:
         load_inventory([str(tmp_path / "nope")])
     assert "comma" in caught.value.remedy
-    with pytest.raises(WrongOptionsError, match="a directory"):
+    with pytest.raises(WrongOptionsError, match="no inventory in this directory"):
         load_inventory([str(tmp_path)])
 
 
@@ -285,3 +285,46 @@ def test_values_in_an_ini_file_have_types(write: Write) -> None:
         "i": [1, "a"],
         "j": "two words",
     }
+
+
+def test_connection_variables_come_from_groups_and_files_too(write: Write) -> None:
+    directory = write(
+        hosts="[gpu]\ng1\ng2 ansible_port=24\n[gpu:vars]\nansible_host={{ inventory_hostname }}.{{ domain }}\n"
+        "ansible_port=23\n[odd]\nd ansible_connection=docker\n",
+        group_vars__all_yml="domain: example.org\n",
+        group_vars__gpu_yml="ansible_user: root\n",
+        host_vars__g2_yml="ansible_connection: ansible.builtin.local\n",
+    )
+    inventory = load_inventory([str(directory / "hosts")])
+    one, two = inventory.select("gpu")
+    assert (one.address, one.port, one.connection, one.setting("ansible_user")) == ("g1.example.org", 23, "ssh", "root")
+    assert (two.address, two.port, two.connection) == ("g2.example.org", 24, "local")
+    with pytest.raises(PlaybookError, match='no connection "docker"'):
+        _ = inventory.select("d")[0].connection
+
+
+def test_files_of_groups_that_are_not_asked_for_are_not_read(write: Write) -> None:
+    directory = write(hosts="[a]\nx\n[b]\ny\n", group_vars__b_yml="a: [\n")
+    inventory = load_inventory([str(directory / "hosts")])
+    assert [host.name for host in inventory.select("a")] == ["x"]
+    with pytest.raises(PlaybookErrors, match=r"b\.yml:2:1"):
+        inventory.select("b")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message", "line"),
+    [
+        ("hosts.py", "#!/usr/bin/env python3\nprint('{}')\n", "a program as inventory is not run", None),
+        ("hosts.toml", "[all.hosts]\n", "YAML, JSON or INI", None),
+        ("aws.yml", "regions: [x]\nplugin: amazon.aws.aws_ec2\n", 'plugin "amazon.aws.aws_ec2"', 2),
+        ("out.json", '{"_meta": {"hostvars": {}}}\n', "what an inventory program prints", 1),
+    ],
+)
+def test_what_ansible_would_run_is_refused(
+    tmp_path: Path, name: str, text: str, message: str, line: int | None
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(PlaybookError, match=message) as caught:
+        load_inventory([str(tmp_path / name)])
+    assert (caught.value.place.line if caught.value.place else None) == line
+    assert caught.value.remedy

@@ -52,7 +52,7 @@ def run_on_hosts(options: Mapping[str, Any], prepared: Prepared) -> int:
 
 
 def _run_on(host: Host, options: Mapping[str, Any], prepared: Prepared, output: RunOutput) -> int:
-    target, terminal = ssh_target(host.name, host.vars), output.terminal
+    target, terminal = ssh_target(host.name, host.settings), output.terminal
     with open_connection(target, on_retry=lambda message: terminal.write([Line(message, "warning")])) as connection:
         return run_remote(
             connection,
@@ -74,7 +74,8 @@ def remote_command(options: Mapping[str, Any], prepared: Prepared, host: Host) -
     playbook's own variables do not win over the inventory's as they would here. Connection variables stay.
     """
     request = prepared.request
-    inventory = {name: value for name, value in host.vars.items() if not name.startswith("ansible_")}
+    own = prepared.inventory.scope(host).flatten()
+    inventory = {name: value for name, value in own.items() if not name.startswith("ansible_")}
     variables = {
         **inventory,
         **{name: answer for answers in request.answers.values() for name, answer in answers.items()},

@@ -49,7 +49,7 @@ class Prepared:
         for play, hosts in self.plays:
             for host in hosts:
                 connection = (
-                    host.connection if "ansible_connection" in host.vars else play.connection or host.connection
+                    host.connection if host.setting("ansible_connection") else play.connection or host.connection
                 )
                 if (given or connection) != "local":
                     found[host.name] = host
@@ -116,7 +116,7 @@ def magic_variables(prepared: Prepared, play: Play, host: Host, *, check_mode: b
     return {
         "inventory_hostname": host.name,
         **_of_inventory(request, host),
-        "group_names": list(host.groups),
+        "group_names": sorted(host.groups),
         "groups": {name: list(members) for name, members in prepared.inventory.groups.items()},
         "playbook_dir": str(play.directory or prepared.playbook.directory),
         "ansible_check_mode": check_mode,

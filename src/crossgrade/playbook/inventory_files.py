@@ -1,24 +1,35 @@
-"""Reading one inventory file: YAML by its ending, INI otherwise; and lists of hosts from the command line."""
+"""Reading one inventory file: YAML by its ending, or INI; and lists of hosts from the command line.
+
+A file without an ending is YAML or JSON where it is a mapping of those, and INI otherwise. Programs and
+configurations of plugins, which Ansible would run, are refused.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crossgrade.errors import Place
-from crossgrade.playbook.freeform import UnbalancedError, split_words, unquote
+from crossgrade.errors import Place, PlaybookError
 from crossgrade.playbook.inventory import Draft, Group
 from crossgrade.playbook.patterns import expand_range
-from crossgrade.playbook.positions import PlaybookErrors, PlaybookProblem, Spot, excerpt_of
+from crossgrade.playbook.positions import PlaybookErrors, PlaybookProblem, Source, Spot, excerpt_of
 from crossgrade.playbook.suggest import did_you_mean
 from crossgrade.playbook.values import Reader
 from crossgrade.playbook.yamltext import MAX_PROBLEMS, parse_yaml, read_text
 
+_AS_A_FILE = "`ansible-inventory -i {} --list --export --yaml --output hosts.yml` writes it as one that is."
+# Endings that are no inventory in a directory (`ansible-config dump`, INVENTORY_IGNORE_EXTS, ansible-core 2.19).
+PASSED_OVER = (
+    *(".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst"),
+    *(".orig", ".cfg", ".retry"),
+)
 GROUP_KEYS = ("hosts", "vars", "children")
 _SECTION = re.compile(r"^\[([^\[\]:]+)(?::(\w+))?\]\s*(?:[#;].*)?$")
+_ADDRESS_AND_PORT = re.compile(r"^\[[0-9A-Fa-f:.]+\]:\d")
 _PAIR = re.compile(r"^([^\s=]+)\s*=\s*(.*)$", re.DOTALL)
 
 
@@ -30,13 +41,46 @@ def read_hosts_list(text: str, draft: Draft) -> None:
             _add_host(name, draft, draft.group("ungrouped"))
 
 
+def inventory_files(folder: Path) -> list[Path]:
+    """The inventories in a directory and below it, by their names, without what Ansible passes over."""
+    found: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name.endswith(PASSED_OVER):
+            continue
+        if path.is_dir() and path.name not in ("group_vars", "host_vars"):
+            found += inventory_files(path)
+        elif path.is_file():
+            found.append(path)
+    return found
+
+
 def read_inventory_file(path: Path, draft: Draft) -> None:
     """Add what an inventory file says to the draft. Raises PlaybookErrors with every problem."""
     text = read_text(path)
+    if text.startswith("#!"):
+        raise PlaybookError(
+            f"{path}: a program as inventory is not run: a plan reads only, and must find the same hosts twice",
+            remedy=_AS_A_FILE.format(path),
+        )
+    if path.suffix == ".toml":
+        raise PlaybookError(f"{path}: an inventory is read as YAML, JSON or INI", remedy=_AS_A_FILE.format(path))
     if path.suffix in (".yml", ".yaml", ".json"):
         _YamlInventory(draft).read(Spot(parse_yaml(text, str(path))))
+        return
+    source = _as_yaml(text, path) if not path.suffix else None
+    if source is not None:
+        _YamlInventory(draft).read(Spot(source))
     else:
         _IniInventory(draft, str(path), text).read()
+
+
+def _as_yaml(text: str, path: Path) -> Source | None:
+    """The text as YAML where it is some: a mapping. Raises PlaybookErrors for one with errors that begins like YAML."""
+    first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#;"), "")
+    if not (first == "---" or first.startswith("{") or re.match(r"^[\w.-]+:(\s|$)", first)):
+        return None
+    source = parse_yaml(text, str(path))
+    return source if isinstance(source.root.value, dict) else None
 
 
 def _split_port(name: str) -> tuple[str, int | None]:
@@ -51,8 +95,9 @@ def _add_host(pattern: str, draft: Draft, group: Group, values: Mapping[str, Any
     """Raises ValueError for a wrong range."""
     name, port = _split_port(pattern)
     for one in expand_range(name):
+        known = one in draft.hosts
         host = draft.host(one)
-        if port is not None:
+        if port is not None and not known:
             host["ansible_port"] = port
         host.update(values or {})
         group.hosts[one] = None
@@ -65,6 +110,14 @@ class _YamlInventory:
 
     def read(self, spot: Spot) -> None:
         top = self.reader.mapping(spot, spot.node.value)
+        if isinstance(top.get("plugin"), str):
+            message = f'this configures the inventory plugin "{top["plugin"]}", and crossgrade runs no plugins'
+            raise PlaybookErrors([spot.at("plugin").problem(message, _AS_A_FILE.format(spot.source.file), key=True)])
+        if "_meta" in top:
+            message = "this is what an inventory program prints, not an inventory"
+            raise PlaybookErrors(
+                [spot.at("_meta").problem(message, "Write it as YAML: `hosts`, `vars`, `children`.", key=True)]
+            )
         for name, value in top.items():
             self._group(spot.at(name), str(name), value)
         if self.reader.problems:
@@ -103,6 +156,8 @@ class _IniInventory:
         self.file = file
         self.text = text
         self.problems: list[PlaybookProblem] = []
+        self.declared: set[str] = set(draft.groups)
+        self.children: dict[str, int] = {}  # each child that a section names, and its line
 
     def read(self) -> None:
         group, kind = self.draft.group("ungrouped"), "hosts"
@@ -110,7 +165,7 @@ class _IniInventory:
             stripped = line.strip()
             if not stripped or stripped[0] in "#;":
                 continue
-            if stripped.startswith("["):
+            if stripped.startswith("[") and not _ADDRESS_AND_PORT.match(stripped):
                 section = _SECTION.match(stripped)
                 if section is None:
                     self._problem(number, "not a valid section", "A section is written [group] or [group:vars].")
@@ -120,8 +175,13 @@ class _IniInventory:
                     self._problem(number, f'a group has no section ":{kind}"', did_you_mean(kind, GROUP_KEYS))
                     kind = "hosts"
                 group = self.draft.group(section[1].strip())
+                self.declared.add(group.name)
                 continue
             self._line(number, stripped, group, kind)
+        for name, number in self.children.items():
+            if name not in self.declared:
+                hint = did_you_mean(name, self.declared - {"all", "ungrouped"}) or f"An empty one is written [{name}]."
+                self._problem(number, f'there is no group "{name}"', hint)
         if self.problems:
             raise PlaybookErrors(self.problems)
 
@@ -145,27 +205,28 @@ class _IniInventory:
         if kind == "children":
             group.children[words[0]] = None
             self.draft.group(words[0])
+            self.children.setdefault(words[0], number)
             return
         values: dict[str, Any] = {}
         for word in words[1:]:
             name, equals, value = word.partition("=")
             if not equals:
-                self._problem(number, f'expected name=value after the host, got "{word}"')
+                hint = "A value with spaces needs quotes around it." if "=" in line else ""
+                self._problem(number, f'expected name=value after the host, got "{word}"', hint)
                 return
-            values[name] = _ini_value(unquote(value))
+            values[name] = _ini_value(value)
         try:
             _add_host(words[0], self.draft, group, values)
         except ValueError as error:
             self._problem(number, f'"{words[0]}": {error}')
 
     def _words(self, number: int, line: str) -> list[str]:
+        """A line as a shell would split it: quotes go, a `#` begins a comment wherever it stands."""
         try:
-            words = [line[start:end] for start, end in split_words(line)]
-        except UnbalancedError as error:
-            self._problem(number, str(error))
+            return shlex.split(line, comments=True)
+        except ValueError as error:
+            self._problem(number, f"a quote is not closed, or a backslash ends the line ({error})")
             return []
-        comment = next((at for at, word in enumerate(words) if word.startswith("#")), len(words))
-        return words[:comment]
 
 
 def _ini_value(text: str) -> Any:
@@ -176,4 +237,6 @@ def _ini_value(text: str) -> Any:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return text
+    if isinstance(value, tuple | set):
+        return list(value)
     return value if isinstance(value, str | int | float | bool | list | dict | type(None)) else text

@@ -10,20 +10,22 @@ from crossgrade.errors import WrongOptionsError
 from crossgrade.playbook.positions import printable
 from crossgrade.playbook.suggest import did_you_mean
 
-_SUBSCRIPT = re.compile(r"^(.+)\[(-?\d+)(?:[:-](-?\d*))?\]$")
+# `gpu[0]`, `gpu[-1]`, `gpu[0:2]`, `gpu[1:]`; a `-` between the numbers is an older spelling of `:`
+_SUBSCRIPT = re.compile(r"^(.+)\[(?:(-?\d+)|(\d+)[:-](\d*))\]$")
+_MOST_NAMES = 10_000
 
 
 def split_pattern(pattern: str) -> list[str]:
-    """`a:b,c` as its parts; a `:` inside brackets (`gpu[1:3]`, IPv6) separates nothing."""
-    separator = "," if "," in pattern else ":"
-    if separator == ":" and pattern.count(":") > 1 and re.fullmatch(r"[0-9A-Fa-f:.]+", pattern):
+    """`a:b`, `a,b` and `a b` as their parts; a `:` inside brackets (`gpu[1:3]`, IPv6) separates nothing."""
+    separators = "," if "," in pattern else ": \t\n"
+    if separators != "," and pattern.count(":") > 1 and re.fullmatch(r"[0-9A-Fa-f:.]+", pattern):
         return [pattern]  # an IPv6 address
     parts: list[str] = []
     depth = 0
     current = ""
     for letter in pattern:
         depth += (letter == "[") - (letter == "]")
-        if letter == separator and depth <= 0:
+        if letter in separators and depth <= 0:
             parts.append(current)
             current = ""
         else:
@@ -31,52 +33,73 @@ def split_pattern(pattern: str) -> list[str]:
     return [part.strip() for part in [*parts, current] if part.strip()]
 
 
+def parts_of(pattern: str | Sequence[str]) -> list[str]:
+    """All parts of a pattern, or of a list of patterns."""
+    return [part for one in ([pattern] if isinstance(pattern, str) else pattern) for part in split_pattern(one)]
+
+
 def expand_range(pattern: str) -> list[str]:
     """`gpu[01:08]`, `gpu[a:d]` and `gpu[1:9:2]` as names, leading zeros kept. Raises ValueError."""
-    found = re.search(r"\[([^\[\]:]+):([^\[\]:]+)(?::(\d+))?\]", pattern)
+    found = re.search(r"\[([^\[\]:]*):([^\[\]:]*)(?::([^\[\]:]*))?\]", pattern)
     if found is None:
         return [pattern]
-    start, end, step = found[1], found[2], int(found[3] or 1)
-    if step < 1:
-        raise ValueError("the step of a range is at least 1")
-    if start.isdigit() and end.isdigit():
-        width = len(start) if start.startswith("0") else 0
+    middles = _between(found[1] or "0", found[2], found[3])
+    head, tail = pattern[: found.start()], pattern[found.end() :]
+    tails = expand_range(tail)
+    if len(middles) * len(tails) > _MOST_NAMES:
+        raise ValueError(f"a range of more than {_MOST_NAMES} hosts")
+    return [head + middle + rest for middle in middles for rest in tails]
+
+
+def _between(start: str, end: str, step_text: str | None) -> list[str]:
+    if not (step_text or "1").isdecimal() or int(step_text or "1") < 1:
+        raise ValueError("the step of a range is a number, at least 1")
+    step = int(step_text or "1")
+    if not end:
+        raise ValueError("a range needs an end")
+    if start.isdecimal() and end.isdecimal():
+        width = len(start) if start.startswith("0") and len(start) > 1 else 0
         if width and len(end) != len(start):
             raise ValueError("both ends of a range with leading zeros have the same length")
         numbers = range(int(start), int(end) + 1, step)
-        if len(numbers) > 10_000:
-            raise ValueError("a range of more than 10000 hosts")
+        if len(numbers) > _MOST_NAMES:
+            raise ValueError(f"a range of more than {_MOST_NAMES} hosts")
         middles = [str(number).zfill(width) for number in numbers]
-    elif len(start) == len(end) == 1 and start.isalpha() and end.isalpha():
-        middles = [chr(code) for code in range(ord(start), ord(end) + 1, step)]
+    elif len(start) == len(end) == 1 and (start + end).isascii() and (start + end).isalpha():
+        letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+        middles = list(letters[letters.index(start) : letters.index(end) + 1 : step])
     else:
         raise ValueError("a range goes from a number to a number, or from a letter to a letter")
     if not middles:
         raise ValueError("a range that starts after its end")
-    head, tail = pattern[: found.start()], pattern[found.end() :]
-    return [name for middle in middles for name in expand_range(head + middle + tail)]
+    return middles
 
 
 def select_names(
     pattern: str | Sequence[str], hosts: Sequence[str], groups: Mapping[str, Sequence[str]], option: str = "hosts"
 ) -> list[str]:
-    """The names of the hosts that the pattern means, in the order of the inventory.
+    """The names of the hosts that the pattern means, in the order of its parts.
 
+    `hosts` are all that may be named, as they were first written down; `groups["all"]` are those that `all` means.
     Parts are united; those with `&` keep only what is in them, those with `!` take away. Raises
     WrongOptionsError for a part that means nothing.
     """
-    parts = [part for one in ([pattern] if isinstance(pattern, str) else pattern) for part in split_pattern(one)]
+    parts = parts_of(pattern)
     plain = [part for part in parts if part[0] not in "&!"]
-    chosen = set(hosts) if not plain and parts else set()
+    chosen: dict[str, None] = {}
+    if parts and not plain:
+        chosen.update(dict.fromkeys(groups["all"]))
     for part in plain:
-        chosen |= _match(part, hosts, groups, option)
+        chosen.update(dict.fromkeys(_match(part, hosts, groups, option)))
     for part in parts:
         if part[0] == "&":
-            chosen &= _match(part[1:], hosts, groups, option)
+            kept = set(_match(part[1:], hosts, groups, option))
+            chosen = {name: None for name in chosen if name in kept}
     for part in parts:
         if part[0] == "!":
-            chosen -= _match(part[1:], hosts, groups, option, may_be_nothing=True)
-    return [name for name in hosts if name in chosen]
+            for name in _match(part[1:], hosts, groups, option, may_be_nothing=True):
+                chosen.pop(name, None)
+    return list(chosen)
 
 
 def _match(
@@ -86,23 +109,24 @@ def _match(
     option: str,
     *,
     may_be_nothing: bool = False,
-) -> set[str]:
+) -> list[str]:
     if part in ("all", "*"):
-        return set(hosts)
-    named = part in hosts or part in groups or part.startswith("~")
-    subscript = None if named else _SUBSCRIPT.match(part)
-    if subscript is not None:
-        found = [name for name in hosts if name in _match(subscript[1], hosts, groups, option)]
-        return set(_subscripted(found, subscript))
-    if part in groups:
-        return set(groups[part])
+        return list(groups["all"])
     if part in hosts:
-        return {part}
-    matches = _matcher(part, option)
-    chosen = {name for name in hosts if matches(name)}
-    for group, members in groups.items():
-        if matches(group):
-            chosen |= set(members)
+        return [part]
+    if part in groups:
+        return list(groups[part])
+    subscript = None if part.startswith("~") else _SUBSCRIPT.match(part)
+    if subscript is not None:
+        chosen = _subscripted(_match(subscript[1], hosts, groups, option, may_be_nothing=may_be_nothing), subscript)
+    else:
+        matches = _matcher(part, option)
+        found: dict[str, None] = {}
+        for group, members in groups.items():
+            if matches(group):
+                found.update(dict.fromkeys(members))
+        found.update(dict.fromkeys(name for name in hosts if matches(name)))
+        chosen = list(found)
     if not chosen and not may_be_nothing:
         hint = did_you_mean(part, [*hosts, *groups])
         raise WrongOptionsError(printable(f'{option}: no host or group matches "{part}"'), remedy=hint)
@@ -110,10 +134,11 @@ def _match(
 
 
 def _subscripted(found: list[str], subscript: re.Match[str]) -> list[str]:
-    start, end = int(subscript[2]), subscript[3]
-    if end is None:
-        return found[start : start + 1 or None]
-    return found[start : int(end) + 1 or None] if end else found[start:]
+    if subscript[2] is not None:
+        at = int(subscript[2])
+        return found[at : at + 1 or None]
+    start, end = int(subscript[3]), subscript[4]
+    return found[start : int(end) + 1] if end else found[start:]
 
 
 def _matcher(part: str, option: str) -> Callable[[str], bool]:
