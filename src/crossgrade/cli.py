@@ -106,6 +106,7 @@ _NONE: tuple[str, Callable[[str], bool]] = ("", lambda _: False)
 _POSITIONAL = ("restore", "diff", "pin", "unpin", "retire")
 _TAKES_VALUE = (
     *("--generation", "--level", "--to", "--root", "--playbook", "-e", "--extra-vars"),
+    *("--vault-password-file", "--vault-id"),
     *(
         *("--what", "--of", "--metric", "--allowed-loss"),
         "--tree",

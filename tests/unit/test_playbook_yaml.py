@@ -72,7 +72,7 @@ def test_unsafe_text_is_marked() -> None:
         ("a: @x\n", 1, 4, "not valid YAML", "quotes"),
         ("a: *nope\n", 1, 4, "no anchor", "quotes"),
         ("a: &a [*a]\n", 1, 8, "inside its own value", ""),
-        ("a: !vault |\n  x\n", 1, 4, "!vault", "-e @FILE"),
+        ("a: !vault |\n  x\n", 1, 4, "not that of a vault", "encrypt it anew"),
         ("a: !python/object:os.system x\n", 1, 4, "tag", "!unsafe"),
         ("a: !!binary eA==\n", 1, 4, "!!binary", "!unsafe"),
         ("a: 1\n---\nb: 2\n", 2, 1, "second YAML document", "one document"),

@@ -10,12 +10,15 @@ from typing import Any, TextIO
 
 from crossgrade.engine.request import DEFAULT_PLAYBOOK, Request, find_root
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
+from crossgrade.playbook.secrets import masked
+from crossgrade.playbook.vault_format import VAULT_VARIABLES
 from crossgrade.report.steady import mute
 from crossgrade.store.layout import Store
 
 
 def request_from(options: Mapping[str, Any], command: str) -> Request:
     """The request that a command line makes. Raises WrongOptionsError."""
+    vault = _vault(options)
     extra_vars: dict[str, Any] = {}
     if options.get("extra_vars"):
         from crossgrade.playbook.extra_vars import parse_extra_vars
@@ -34,7 +37,31 @@ def request_from(options: Mapping[str, Any], command: str) -> Request:
         verbosity=options.get("verbose") or 0,
         force_handlers=bool(options.get("force_handlers")),
         confirm_within=_seconds(options.get("confirm_within") or ""),
+        vault=vault,
     )
+
+
+def _vault(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where vault passwords come from. Those that options name are looked up at once: a wrong path must come out."""
+    files, ids = options.get("vault_password_file") or (), options.get("vault_id") or ()
+    if not (files or ids or options.get("ask_vault_pass") or any(os.environ.get(name) for name in VAULT_VARIABLES)):
+        return ()
+    from crossgrade.playbook.vault_passwords import vault_sources
+
+    sources = vault_sources(files, ids, ask=bool(options.get("ask_vault_pass")))
+    use_vault(sources)
+    return sources
+
+
+def use_vault(sources: Sequence[str]) -> None:
+    """Open what is encrypted with these passwords, and those of Ansible's variables. Raises WrongOptionsError."""
+    from crossgrade.playbook.vault import use_passwords
+    from crossgrade.playbook.vault_passwords import passwords_of
+
+    passwords = passwords_of(sources, os.environ)
+    for password in passwords[: len(sources)]:
+        password.value()
+    use_passwords(passwords)
 
 
 def _split(values: Sequence[str]) -> tuple[str, ...]:
@@ -105,9 +132,9 @@ def people(options: Mapping[str, Any]) -> TextIO:
 
 
 def complain(text: str) -> None:
-    """Write an error to stderr; when that cannot be, the exit code says it alone."""
+    """Write an error to stderr, without secrets; when that cannot be, the exit code says it alone."""
     try:
-        print(f"crossgrade: {text}", file=sys.stderr, flush=True)  # noqa: T201 - the program's own error output
+        print(f"crossgrade: {masked(text)}", file=sys.stderr, flush=True)  # noqa: T201 - the program's own error output
     except OSError:
         mute(sys.stderr)
 

@@ -19,6 +19,7 @@ from crossgrade.errors import CrossgradeError, ExitCode, HostUnreachableError, W
 from crossgrade.hosts.remote_run import run_remote
 from crossgrade.hosts.ssh import open_connection, ssh_target
 from crossgrade.playbook.inventory import Host
+from crossgrade.playbook.secrets import any_known
 from crossgrade.report.text import Line
 
 
@@ -83,6 +84,11 @@ def remote_command(options: Mapping[str, Any], prepared: Prepared, host: Host) -
         "ansible_connection": "local",
         CONTROLLER: platform.node() or "another machine",
     }
+    if any_known():
+        raise WrongOptionsError(
+            f"{host.name}: what ansible-vault has encrypted is not sent to hosts over SSH yet",
+            remedy="Run crossgrade on the host itself, with the playbook, the vault and its password there.",
+        )
     argv = [request.command, "-i", f"{host.name},", "-e", json.dumps(variables)]
     for option, tags in (("--tags", request.only_tags), ("--skip-tags", request.skip_tags)):
         if tags:

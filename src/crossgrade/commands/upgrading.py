@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossgrade.commands.common import agreed, guarded, people, request_from
+from crossgrade.commands.common import agreed, guarded, people, request_from, use_vault
 from crossgrade.commands.prompting import with_answers
 from crossgrade.commands.run_output import RunOutput
 from crossgrade.engine.events import Events, Listener
@@ -237,6 +237,10 @@ def _resumed(given: Request) -> Request:
             remedy=way_out(interrupted.command),
         )
     request = Request.from_journal(interrupted.request, given.extra_vars)
+    if given.vault:
+        request = replace(request, vault=given.vault)
+    elif request.vault:
+        use_vault(request.vault)
     return request if given.confirm_within is None else replace(request, confirm_within=given.confirm_within)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from crossgrade.engine.journal import Journal
 from crossgrade.engine.view import TaskView
 from crossgrade.gates.verdict import Verdict
 from crossgrade.jsontype import JSON
+from crossgrade.playbook import secrets
 from crossgrade.store.layout import Store
 
 if TYPE_CHECKING:
@@ -65,14 +66,23 @@ class JournaledContext:
         from crossgrade.process import run_process
 
         merged = {**self.view.environment, **(environment or {})}
+        log = self.log_directory / log_name if log_name else None
+        sealed = log is not None and secrets.any_known()
+
+        def on_line(line: str) -> None:
+            if log is not None and sealed:
+                with log.open("a", encoding="utf-8", errors="replace") as file:
+                    file.write(f"{secrets.masked(line)}\n")
+            self._progress_line(line if shown is None else shown(line))
+
         completed = run_process(
             self.view.command_line(argv, merged),
             env=merged,
             cwd=cwd,
             timeout=timeout,
             input=input_text,
-            on_line=self._progress_line if shown is None else lambda line: self._progress_line(shown(line)),
-            log=self.log_directory / log_name if log_name else None,
+            on_line=on_line,
+            log=None if sealed else log,  # its bytes as they come; with secrets about, lines without them
         )
         self.view.remember_failure(completed)
         return completed
@@ -85,6 +95,18 @@ class JournaledContext:
         self.report(message)
 
     def record_verdict(self, generation: int, key: str, verdict: Verdict) -> None:
+        if secrets.any_known():
+            findings = tuple(
+                replace(
+                    each,
+                    subject=secrets.masked(each.subject),
+                    message=secrets.masked(each.message),
+                    evidence=secrets.masked(each.evidence),
+                )
+                for each in verdict.findings
+            )
+            reason, figures = secrets.masked(verdict.reason), secrets.masked(verdict.figures)
+            verdict = replace(verdict, reason=reason, findings=findings, figures=figures)
         self.store.write_verdict(generation, key, verdict)
 
     def record_activation(self, previous: int | None, active: int | None) -> None:

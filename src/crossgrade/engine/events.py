@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from crossgrade.playbook.secrets import masked
+
 SCHEMA = "crossgrade.event/1"
 
 EventKind = Literal[
@@ -57,7 +59,7 @@ Listener = Callable[[Event], None]
 
 
 class Events:
-    """Numbers events and hands each to every listener, in order."""
+    """Numbers events and hands each to every listener, in order, without the secrets of vaults."""
 
     def __init__(
         self,
@@ -76,6 +78,6 @@ class Events:
         return Events(host, self._listeners, self._clock, self._numbers)
 
     def emit(self, kind: EventKind, **data: Any) -> None:
-        event = Event(kind, next(self._numbers), self._clock(), self._host, data)
+        event = Event(kind, next(self._numbers), self._clock(), self._host, masked(data))
         for listener in self._listeners:
             listener(event)

@@ -32,6 +32,7 @@ from crossgrade.engine.records import (
 )
 from crossgrade.errors import StoreError
 from crossgrade.jsontype import JSON
+from crossgrade.playbook.secrets import masked
 from crossgrade.store.atomic import sync_directory
 
 VERSION = 2
@@ -154,7 +155,9 @@ class Journal:
 
     def end_run(self, run: str, state: RunState, exit_code: int, summary: str) -> None:
         pass_point("ending")
-        self._update("run", "id = ?", (run,), state=state, ended=time.time(), exit_code=exit_code, summary=summary)
+        self._update(
+            "run", "id = ?", (run,), state=state, ended=time.time(), exit_code=exit_code, summary=masked(summary)
+        )
         pass_point("ended")
 
     def runs(self) -> list[RunRecord]:
@@ -183,7 +186,8 @@ class Journal:
     ) -> int:
         """Commit that an effect is about to be made. Returns its ordinal within the run, from 1."""
         ordinal = 1 + len(self._select("step", "ordinal", "run = ?", (run,)))
-        words = (task, name, module, intent, json.dumps(undo), json.dumps(list(by_hand)))
+        # `undo` must stay as it is to undo anything
+        words = (task, masked(name), module, masked(intent), json.dumps(undo), json.dumps(masked(list(by_hand))))
         self._insert("step", (run, ordinal, *words, "intended", time.time()))
         pass_point("intended", module, task)
         return ordinal

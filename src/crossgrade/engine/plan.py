@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from crossgrade.errors import CrossgradeError
 from crossgrade.modules.contract import Difference, PlanWarning
+from crossgrade.playbook.secrets import masked
 from crossgrade.store.atomic import write_file
 
 SCHEMA = "crossgrade.plan/1"
@@ -95,7 +96,8 @@ class SavedPlan:
         return tuple(task for task in self.tasks if task.foreseen is not None and task.foreseen.ends_the_run)
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **asdict(self)}
+        """Without the secrets of vaults; what resolving has found stays as it is, it must fit its digest."""
+        return {"schema": SCHEMA, **masked({**asdict(self), "locks": {}}), "locks": asdict(self)["locks"]}
 
 
 def save_plan(plan: SavedPlan, path: Path) -> None:

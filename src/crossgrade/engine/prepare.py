@@ -21,6 +21,7 @@ from crossgrade.playbook.loader import ModuleCatalogue, load_playbook, load_vari
 from crossgrade.playbook.model import Play, Playbook
 from crossgrade.playbook.positions import PlaybookErrors
 from crossgrade.playbook.roles import with_layers
+from crossgrade.playbook.secrets import masked
 from crossgrade.playbook.templating import Templar
 from crossgrade.playbook.variables import Precedence, Scope
 from crossgrade.store.layout import Store
@@ -143,7 +144,8 @@ def plan_basis(prepared: Prepared, store: Store, observe: Callable[[], Mapping[s
     """
     request = prepared.request
     text = request.playbook.read_bytes()
-    variables = "\n".join(f"{name}={request.extra_vars[name]!r}" for name in sorted(request.extra_vars))
+    # A digest of a secret could be guessed at: that one has changed is not seen here.
+    variables = "\n".join(f"{name}={masked(request.extra_vars[name])!r}" for name in sorted(request.extra_vars))
     return {
         "playbook": sha256(text).hexdigest(),
         **_other_files(prepared.playbook),

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from crossgrade.errors import CrossgradeError, WrongOptionsError
+from crossgrade.playbook.secrets import holds_secret
+from crossgrade.playbook.vault_format import is_vault
 from crossgrade.store.layout import Store
 
 ROOT_VARIABLE = "crossgrade_root"
@@ -24,7 +26,8 @@ class Request:
     """One command's options. `extra_vars` are parsed, `only_tags`/`skip_tags` split; paths are absolute.
 
     `confirm_within` is seconds, None when nothing need be confirmed. `answers` are those to `vars_prompt`, by the uid
-    of the play; they are kept nowhere.
+    of the play; they are kept nowhere. `vault` says where passwords of vaults come from (`label@file`,
+    `label@prompt`), not what they are.
     """
 
     command: str
@@ -39,6 +42,7 @@ class Request:
     confirm_within: int | None = None
     force_handlers: bool = False
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    vault: tuple[str, ...] = ()
 
     def hint(self, command: str) -> str:
         """A command for people to type next, with the options that bring it to the same store."""
@@ -55,7 +59,10 @@ class Request:
 
     def to_journal(self) -> dict[str, Any]:
         """As plain data, without what looks like a secret."""
-        kept = {name: NOT_KEPT if _SECRET.search(name) else value for name, value in self.extra_vars.items()}
+        kept = {
+            name: NOT_KEPT if _SECRET.search(name) or holds_secret(value) else value
+            for name, value in self.extra_vars.items()
+        }
         return {
             **asdict(self),
             "playbook": str(self.playbook),
@@ -88,6 +95,7 @@ class Request:
             tuple(value["skip_tags"]),
             confirm_within=value.get("confirm_within"),
             force_handlers=bool(value.get("force_handlers")),
+            vault=tuple(value.get("vault", ())),
         )
 
     def with_command(self, command: str) -> Request:
@@ -104,20 +112,23 @@ def find_root(playbook: Path, option: str, extra_vars: Mapping[str, Any]) -> Pat
         return _real(option)
     given = extra_vars.get(ROOT_VARIABLE)
     # Only a playbook that mentions it is parsed here: `status` and `rollback` stay quick.
-    if given is None and playbook.is_file():
-        text = playbook.read_bytes()
-        if ROOT_VARIABLE.encode() + b":" in text or b"import_playbook:" in text:
-            from crossgrade.playbook.loader import peek_variables
+    if given is None and playbook.is_file() and _may_name_root(playbook.read_bytes()):
+        from crossgrade.playbook.loader import peek_variables
 
-            given = peek_variables(playbook).get(ROOT_VARIABLE)
+        given = peek_variables(playbook).get(ROOT_VARIABLE)
     if given is None:
         return _real(".crossgrade") / playbook.stem
-    if "{{" in str(given):
+    if "{{" in str(given) or is_vault(str(given)):
+        shown = "encrypted" if is_vault(str(given)) else repr(given)
         raise CrossgradeError(
-            f"{ROOT_VARIABLE} is {given!r}, but it must be a plain path: it is needed before variables are",
+            f"{ROOT_VARIABLE} is {shown}, but it must be a plain path: it is needed before variables are",
             remedy=f"Write the path itself, or give --root or -e {ROOT_VARIABLE}=PATH.",
         )
     return _real(str(given))
+
+
+def _may_name_root(content: bytes) -> bool:
+    return ROOT_VARIABLE.encode() + b":" in content or b"import_playbook:" in content or is_vault(content)
 
 
 def _real(root: str) -> Path:

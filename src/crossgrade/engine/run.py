@@ -31,6 +31,7 @@ from crossgrade.engine.walk import HostFailed, Walk
 from crossgrade.errors import CrossgradeError, ExitCode
 from crossgrade.playbook.inventory import Host
 from crossgrade.playbook.model import Play
+from crossgrade.playbook.secrets import masked
 from crossgrade.store.atomic import make_folder
 from crossgrade.store.layout import Store
 from crossgrade.store.lock import hold
@@ -173,7 +174,7 @@ class _Run:
                 return error
             except Exception as error:  # noqa: BLE001 - whatever our own fault is, the transaction must be taken back
                 with suppress(OSError):
-                    (self.store.run_folder(self.run_id) / "traceback.txt").write_text(traceback.format_exc())
+                    (self.store.run_folder(self.run_id) / "traceback.txt").write_text(masked(traceback.format_exc()))
                 return error
             finally:
                 hold_off()

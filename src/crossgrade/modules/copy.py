@@ -52,6 +52,9 @@ class Arguments:
         doc="Copy what symlinks in a source tree lead to; without it: yes, but not with `remote_src`.", default=None
     )
     remote_src: bool = argument(doc="`src` is no file of the playbook: modes in a tree stay.", default=False)
+    decrypt: bool = argument(
+        doc="Of a file of the playbook that `ansible-vault` has encrypted, copy what is inside.", default=True
+    )
     checksum: str | None = argument(doc="The sha1 that the source must have.", default=None)
     validate: str | None = argument(
         doc="A program that must accept the new file (`%s`) before it is put in its place.", default=None
@@ -81,8 +84,9 @@ def inspect(arguments: Arguments, host: HostView) -> State:
         return look_at_file(_checked(bytes_source(_content(arguments.content), ""), arguments), placement, host)
     root = find_source(arguments.src, "" if arguments.remote_src else "files", host)
     entry = follow(root, host)
+    decrypt = arguments.decrypt and not arguments.remote_src
     if entry.kind != "directory":
-        source = _checked(file_source(root, root.name, host), arguments)
+        source = _checked(file_source(root, root.name, host, decrypt=decrypt), arguments)
         return look_at_file(source, placement, host)
     if entry.predicted:
         raise TaskError(
@@ -99,7 +103,7 @@ def inspect(arguments: Arguments, host: HostView) -> State:
         placement = Placement(**{**vars(placement), "mode": "preserve"})
     keep_directories = keep or arguments.directory_mode == "preserve"
     return look_at_tree(
-        [file_source(path, name, host) for kind, path, name in found if kind == "file"],
+        [file_source(path, name, host, decrypt=decrypt) for kind, path, name in found if kind == "file"],
         [
             (name, path.stat().st_mode & 0o7777 if keep_directories else None)
             for kind, path, name in found

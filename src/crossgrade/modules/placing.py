@@ -39,6 +39,7 @@ from crossgrade.modules.files import (
     path_values,
     read_attributes,
 )
+from crossgrade.playbook.vault import read_sealed
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Source:
     """One file to be: its content or the file that has it, and its name, relative to a destination directory.
 
     `mode` is that of the source, None where there is none. `checksum` is the sha1, "" when the content is
-    not known yet: an earlier task of the plan will make it.
+    not known yet: an earlier task of the plan will make it. `sealed` says that it came out of a vault: no difference
+    is shown.
     """
 
     content: bytes | Path
@@ -70,6 +72,7 @@ class Source:
     checksum: str
     md5sum: str
     size: int
+    sealed: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,19 +141,24 @@ def find_source(name: str, folder: str, host: HostView) -> Path:
     raise TaskError(f"there is no {name!r}", remedy="Looked at: " + ", ".join(str(place) for place in places))
 
 
-def bytes_source(content: bytes, name: str, mode: int | None = None) -> Source:
+def bytes_source(content: bytes, name: str, mode: int | None = None, *, sealed: bool = False) -> Source:
     sha1 = hashlib.sha1(content, usedforsecurity=False).hexdigest()
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    return Source(content, name, mode, sha1, md5, len(content))
+    return Source(content, name, mode, sha1, md5, len(content), sealed)
 
 
-def file_source(path: Path, name: str, host: HostView) -> Source:
-    """Raises OSError; TaskError for what is neither a file nor foreseen to become one."""
+def file_source(path: Path, name: str, host: HostView, *, decrypt: bool = False) -> Source:
+    """A file; with `decrypt`, of one that `ansible-vault` has encrypted what is inside.
+
+    Raises OSError, VaultError; TaskError for what is neither a file nor foreseen to become one.
+    """
     entry = follow(path, host)
     if entry.predicted:
         return Source(path, name, entry.mode, entry.checksum, "", entry.size or 0)
     if entry.kind != "file":
         raise TaskError(f"{path} is a device, a socket or a pipe: it cannot be copied")
+    if decrypt and (opened := read_sealed(path)) is not None:
+        return bytes_source(opened, name, entry.mode, sealed=True)
     sha1 = hashlib.sha1(usedforsecurity=False)
     md5 = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as stream:
@@ -250,7 +258,8 @@ def _look_at(source: Source, path: Path, host: HostView, *, follow_links: bool, 
     after = source.content if source.checksum else b"(made by an earlier task)\n"
     if isinstance(after, Path) and not after.is_file():
         after = b"(made by an earlier task)\n"
-    return FileItem(source, entry, current, content_difference(entry.path, before, after))
+    difference = None if source.sealed else content_difference(entry.path, before, after)
+    return FileItem(source, entry, current, difference)
 
 
 def _digest(path: Path) -> str:

@@ -20,6 +20,7 @@ from crossgrade.modules.placing import (
     plan_placement,
 )
 from crossgrade.playbook.arguments import argument
+from crossgrade.playbook.vault import read_sealed
 
 # written with a backslash and a letter, YAML's plain text cannot hold the characters themselves
 LINE_ENDS = {"\\n": "\n", "\\r": "\r", "\\r\\n": "\r\n"}
@@ -68,7 +69,8 @@ def _render(arguments: Arguments, host: HostView) -> Source:
     if entry.predicted:
         return Source(path, path.name, entry.mode, "", "", 0)
     try:
-        text = path.read_text(encoding="utf-8")
+        opened = read_sealed(path)
+        text = path.read_text(encoding="utf-8") if opened is None else opened.decode("utf-8")
         rendered = host.template(text, str(path))
         line_end = LINE_ENDS.get(arguments.newline_sequence, arguments.newline_sequence)
         content = rendered.replace("\n", line_end).encode(arguments.output_encoding)
@@ -78,7 +80,7 @@ def _render(arguments: Arguments, host: HostView) -> Source:
         raise TaskError(f"{path}: {error.object[error.start]!r} does not exist in {error.encoding}") from error
     except LookupError as error:
         raise TaskError(f"there is no encoding {arguments.output_encoding!r}") from error
-    return bytes_source(content, path.name, entry_at(path.resolve()).mode)
+    return bytes_source(content, path.name, entry_at(path.resolve()).mode, sealed=opened is not None)
 
 
 def plan(arguments: Arguments, state: State) -> Plan:

@@ -61,7 +61,7 @@ def peek_variables(file: Path, depth: int = 0) -> dict[str, Any]:
     For commands that must be quick and only need to find the store. Raises PlaybookError for a file that cannot
     be read or is not YAML.
     """
-    source = parse_yaml(read_text(file), str(file))
+    source = parse_yaml(read_text(file), str(file), keep_sealed=True)
     found: dict[str, Any] = {}
     plays = source.root.value
     for play in plays if isinstance(plays, list) else []:

@@ -16,8 +16,9 @@ from crossgrade.playbook.argument_types import name_of_type, to_bool
 from crossgrade.playbook.filter_error import FilterError
 from crossgrade.playbook.limits import MAX_TEXT, too_large
 from crossgrade.playbook.markers import DependsOnUnknown
+from crossgrade.playbook.vault import read_sealed
+from crossgrade.playbook.vault_format import is_vault
 
-VAULT_MARK = "$ANSIBLE_VAULT;"
 MAX_PASSWORD = 10_000  # characters
 
 
@@ -36,18 +37,17 @@ def find(context: Any, name: Any, folder: str = "files") -> Path:
 
 
 def read(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a file. Raises FilterError, OSError, LimitExceeded."""
+    """The text of a file, opened when it is encrypted. Raises FilterError, OSError, LimitExceeded, VaultError."""
     with path.open("rb") as stream:
         data = stream.read(MAX_TEXT + 1)
     if len(data) > MAX_TEXT:
         raise too_large("the file's text")
+    if is_vault(data):
+        data = read_sealed(path) or b""
     try:
-        text = data.decode(encoding)
+        return data.decode(encoding)
     except (UnicodeDecodeError, LookupError) as error:
         raise FilterError(f"{path} is no text in {encoding}") from error
-    if text.startswith(VAULT_MARK):
-        raise FilterError(f"{path} is encrypted (ansible-vault), which a lookup cannot read")
-    return text
 
 
 def _file(context: Any, terms: list[Any], options: dict[str, Any]) -> list[Any]:

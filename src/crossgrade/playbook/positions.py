@@ -35,6 +35,12 @@ class Node:
         self.size = 1
 
 
+class SealedText(str):
+    """The text of a file that was encrypted as a whole: no line of it is shown in messages."""
+
+    __slots__ = ()
+
+
 class Source:
     """A text with the positions of its values."""
 
@@ -52,10 +58,12 @@ def printable(text: str) -> str:
 
 
 def excerpt_of(text: str, line: int, column: int) -> str:
-    """The line (from 1) with a caret below its column (from 1). "" when there is no such line.
+    """The line (from 1) with a caret below its column (from 1). "" when there is no such line, or it is sealed.
 
     What could move the cursor of a terminal is replaced.
     """
+    if isinstance(text, SealedText):
+        return ""
     lines = _LINE_BREAK.split(text)
     if not 1 <= line <= len(lines):
         return ""

@@ -1,12 +1,15 @@
 """YAML text to plain data with positions: strict, bounded, and with explanations that people need.
 
 It works on the parser's events, so that a bad file is refused before it has been built: too large, too deep,
-aliases that multiply. Types are those of YAML 1.1 as PyYAML's SafeLoader and Ansible have them (`yes` is
-true), with two differences: a date stays text, and `!unsafe` gives text in which templates are not expanded.
+aliases that multiply. What `ansible-vault` has encrypted, a file or a value, is opened on the way.
+
+Types are those of YAML 1.1 as PyYAML's SafeLoader and Ansible have them (`yes` is true), with two differences: a
+date stays text, and `!unsafe` gives text in which templates are not expanded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ import yaml
 
 from crossgrade.errors import Place, PlaybookError
 from crossgrade.playbook.explain import explain_syntax_error, looks_like_unquoted_template
-from crossgrade.playbook.positions import Node, PlaybookErrors, PlaybookProblem, Source, excerpt_of
+from crossgrade.playbook.positions import Node, PlaybookErrors, PlaybookProblem, SealedText, Source, excerpt_of
+from crossgrade.playbook.vault_format import is_vault
 
 MAX_BYTES = 5_000_000
 MAX_DEPTH = 100
@@ -24,6 +28,7 @@ MAX_PROBLEMS = 50  # more would not be read
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_VAULT_TAGS = ("!vault", "!vault-encrypted")
 _MERGE = object()  # the value of the plain key `<<`
 
 
@@ -46,7 +51,10 @@ class _Frame:
 
 
 def read_text(file: Path) -> str:
-    """The text of a YAML file. Raises PlaybookError when it cannot be read, is too large or is not UTF-8."""
+    """The text of a YAML file, opened when it is encrypted (SealedText then).
+
+    Raises PlaybookError when it cannot be read, is too large, is not UTF-8 or cannot be opened.
+    """
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -59,6 +67,10 @@ def read_text(file: Path) -> str:
             f"{file}: larger than {MAX_BYTES // 1_000_000} MB",
             remedy="A file of variables or tasks is never that large: is it the right one?",
         )
+    if is_vault(data):
+        from crossgrade.playbook.vault import decrypt_text
+
+        return SealedText(decrypt_text(data.decode("ascii", "replace"), Place(str(file), 1, 1)).removeprefix("\ufeff"))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -71,23 +83,32 @@ def read_text(file: Path) -> str:
         ) from error
 
 
-def parse_yaml(text: str, file: str) -> Source:
+def parse_yaml(text: str, file: str, *, keep_sealed: bool = False) -> Source:
     """All values of one YAML document, with their positions. An empty document has the value None.
 
+    `keep_sealed` leaves values under `!vault` as they are, for who does not need them.
     Raises PlaybookErrors with every duplicate key and wrong tag, or with the one error of syntax.
     """
     if len(text) > MAX_BYTES:
         raise PlaybookError(f"{file}: larger than {MAX_BYTES // 1_000_000} MB", remedy="Is it the right file?")
-    composer = _Composer(text, file)
+    composer = _Composer(text, file, keep_sealed=keep_sealed)
     try:
         root = composer.run()
     except yaml.YAMLError as error:
         problem = explain_syntax_error(error, text, file)
+        if isinstance(text, SealedText):  # what is wrong there may be told by its own words
+            problem = PlaybookProblem(
+                "not valid YAML; the file is encrypted, so nothing of it is shown", place=problem.place
+            )
         line = problem.place.line if problem.place else 0
         others = [one for one in composer.problems if one.place is None or one.place.line != line]
         raise PlaybookErrors([*others, problem]) from error
     if composer.problems:
         raise PlaybookErrors(composer.problems)
+    if isinstance(text, SealedText):
+        from crossgrade.playbook import secrets
+
+        secrets.learn_document(root.value)
     return Source(file, text, root)
 
 
@@ -96,8 +117,9 @@ class _Stop(Exception):  # noqa: N818 - it ends the reading; the problem that ca
 
 
 class _Composer:
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, *, keep_sealed: bool = False) -> None:
         self.text = text
+        self.keep_sealed = keep_sealed
         self.file = file
         self.problems: list[PlaybookProblem] = []
         self.stack: list[_Frame] = []
@@ -108,6 +130,8 @@ class _Composer:
         self.resolved: dict[str, Any] = {}
 
     def problem(self, line: int, column: int, message: str, remedy: str = "") -> None:
+        if isinstance(self.text, SealedText):  # what a message quotes could be a secret
+            message = re.sub(r'"[^"]*"', '"…"', message)
         self.problems.append(
             PlaybookProblem(
                 message,
@@ -121,7 +145,7 @@ class _Composer:
 
     def run(self) -> Node:
         # ReaderError (a control character) can be raised here already
-        self.loader = _Loader(self.text)
+        self.loader = _Loader(str(self.text))  # it takes no subclass
         try:
             self._read()
         except _Stop:
@@ -268,16 +292,28 @@ class _Composer:
                 frame.merged.append(part)
 
     def _wrong_tag(self, mark: Any, tag: str) -> None:
-        if tag in ("!vault", "!vault-encrypted"):
-            self.problem(
-                mark.line,
-                mark.column,
-                "encrypted values (`!vault`) are not supported here yet",
-                "Give the value with `-e @FILE` from a file that only you can read.",
-            )
-            return
         shown = tag.replace(_TAG, "!!")
-        self.problem(mark.line, mark.column, f'the tag "{shown}" is not supported', "Of YAML's tags only `!unsafe` is.")
+        hint = (
+            "`!vault` stands before a text."
+            if tag in _VAULT_TAGS
+            else "Of YAML's tags only `!unsafe` and `!vault` are."
+        )
+        self.problem(mark.line, mark.column, f'the tag "{shown}" is not supported', hint)
+
+    def _opened(self, text: str, mark: Any) -> str:
+        """A value that is encrypted by itself: text in which templates are not expanded, as in Ansible."""
+        if self.keep_sealed:
+            return UnsafeText(text)
+        from crossgrade.playbook import secrets
+        from crossgrade.playbook.vault import VaultError, decrypt_text
+
+        try:
+            value = decrypt_text(text, Place(self.file, mark.line + 1, mark.column + 1))
+        except VaultError as error:
+            self.problem(mark.line, mark.column, error.message, error.remedy)
+            return UnsafeText("")
+        secrets.learn(value)
+        return UnsafeText(value)
 
     def _scalar(self, event: Any) -> None:
         mark = event.start_mark
@@ -289,6 +325,8 @@ class _Composer:
                 value = self._plain(text, mark)
         elif event.tag == "!unsafe":
             value = UnsafeText(text)
+        elif event.tag in _VAULT_TAGS:
+            value = self._opened(text, mark)
         elif event.tag not in ("!", _TAG + "str"):
             value = self._tagged(event.tag, text, mark)
         node = Node(mark.line, mark.column, value)
