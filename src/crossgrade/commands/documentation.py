@@ -21,8 +21,8 @@ module; `ansible.builtin.copy` and `copy` are the same.
 
 - **reads**: runs in a plan too
 - **checks**: a plan lists it, a run does it and changes nothing
-- **changes**: may change the machine; it is taken back when the run fails, as far as the module's line does not say else
-  (`command`, `shell` and `script` never are)
+- **changes**: may change the machine; it is taken back when the run fails, as far as the module's line does not say
+  else (`command`, `shell` and `script` never are)
 """
 
 _KEYWORDS_HEAD = """# Keywords
@@ -31,7 +31,8 @@ Made by `invoke docs` from the keyword table. A keyword that Ansible has and tha
 place in the file; nothing is ignored in silence. Keywords mean what they mean in Ansible, with these differences:
 
 - `gather_facts` is off unless a play asks for it; then `ansible_facts` and `ansible_…` hold the basics under Ansible's
-  names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more about a server than a play needs; `preflight` judges that.
+  names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more about a server
+  than a play needs; `preflight` judges that.
 - A play whose tasks already fail in check mode is not begun (exit code 1, nothing changed).
 - When a play fails and nothing rescues it, what its tasks changed is taken back (`rolled_back=` in the recap).
 - Variables of crossgrade itself: `crossgrade_root`, `crossgrade_store`, `crossgrade_python`, `crossgrade_active` (the

@@ -361,7 +361,7 @@ def _unknown_or_raise(given: Any) -> Unknown:
     """Inside `except`: an unknown value where one is part of what was given, since the run may have one that fits."""
     unknown = unknown_in(given)
     if unknown is None:
-        raise  # noqa: PLE0704 - what is being handled
+        raise
     return Unknown(unknown.origin, certain=False)
 
 

@@ -156,10 +156,10 @@ def vault_encrypted(_value: Any) -> bool:
 
 
 def vaulted_file(value: Any) -> bool:
-    from crossgrade.playbook.lookups_files import VAULT_MARK
+    from crossgrade.playbook.vault_format import MARK, is_vault
 
     with Path(str(value)).open("rb") as stream:
-        return stream.read(len(VAULT_MARK)) == VAULT_MARK.encode()
+        return is_vault(stream.read(len(MARK)))
 
 
 def _address(value: Any, schemes: Any) -> SplitResult | None:
