@@ -51,13 +51,13 @@ class Including:
         try:
             targets = self._targets(scope, templar)
         except DependsOnUnknown as unknown:
-            reason = f"loops over what is not known yet: {unknown}"
+            reason = f"loops over what depends on {unknown.origin}"
             targets = [self._not_known(reason, unknown.origin)]
         except CrossgradeError as error:
             targets = [self._ignoring(TaskResult("failed", message=str(error), failed=True), templar)]
         for target in targets:
             walk.tell(task, self.name, templar, replace(target.result, item=target.label))
-        combined = self._remember(targets)
+        combined = self._remember(targets, templar)
         self._count(combined, targets)
         if combined.failed and combined.status != "ignored":
             walk.fail(task, self.name, templar, combined)
@@ -174,13 +174,13 @@ class Including:
     def _is_foreseen(self, path: Path) -> bool:
         return self.walk.check_mode and ("path", str(path)) in self.walk.runner.machine.predictions
 
-    def _remember(self, targets: Sequence[Target]) -> TaskResult:
+    def _remember(self, targets: Sequence[Target], templar: Templar) -> TaskResult:
         if self.task.loop is None or (len(targets) == 1 and not targets[0].result.has_item):
             result = targets[0].result
-            self.walk.remember(self.task, result.registered(), known=result.known)
+            self.walk.remember(self.task, result.registered(), result, templar)
             return result
         combined, registered = combine_loop([target.result for target in targets], self.task.loop_control.loop_var)
-        self.walk.remember(self.task, registered, known=combined.known)
+        self.walk.remember(self.task, registered, combined, templar)
         return combined
 
     def _count(self, combined: TaskResult, targets: Sequence[Target]) -> None:

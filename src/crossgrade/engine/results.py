@@ -9,6 +9,7 @@ from typing import Any, Literal
 from crossgrade.engine.plan import Foreseen
 from crossgrade.jsontype import Concealed
 from crossgrade.modules.contract import Difference, PlanWarning, Prediction
+from crossgrade.playbook.model import Task
 
 Status = Literal["ok", "changed", "skipped", "failed", "ignored", "change", "check", "may change", "fails"]
 HIDDEN = "the output is hidden: `no_log` is set for this task"
@@ -19,7 +20,8 @@ class TaskResult:
     """The result of a task or of one item of its loop.
 
     `values` is what `register` sees beside the common keys. In a plan `known=False` says that the values
-    are only known after the run. `summary` is what was done, or will be. `foreseen` is of a gate in a deep plan.
+    are only known after the run, `runs` that the task will be run for certain. `summary` is what was done, or
+    will be. `foreseen` is of a gate in a deep plan.
     Of a failed one, `output` is what its failed programs printed, which is looked at and kept nowhere, and
     `explanations` are the known failures in it. `warnings` are those of the plan. `included` are
     variables of `include_vars`.
@@ -30,6 +32,7 @@ class TaskResult:
     message: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     known: bool = True
+    runs: bool = False
     changed: bool = False
     failed: bool = False
     skipped: bool = False
@@ -97,6 +100,19 @@ def result_event(
     }
 
 
+def foretold(task: Task, result: TaskResult, *, may_fail: bool) -> dict[str, Any]:
+    """What a plan knows all the same of a result that only the run gives.
+
+    `may_fail`: the walk would go on if the task failed. Where it would not, whoever sees the result sees no failure.
+    """
+    known: dict[str, Any] = {} if may_fail else {"failed": False}
+    if result.runs:
+        known["skipped"] = False
+        if task.changed_when and result.status != "may change":
+            known["changed"] = result.changed
+    return known
+
+
 def not_run(result: TaskResult) -> bool:
     """Whether it is of a gate whose verdict is `not run`, of this run or on record, for one item of a loop at least."""
     items = result.values.get("results")
@@ -148,6 +164,7 @@ def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[Tas
         message=registered["msg"] if failed else "",
         values=registered,
         known=all(result.known for result in results),
+        runs=any(result.runs for result in results),
         changed=changed,
         failed=failed,
         skipped=skipped,

@@ -172,6 +172,7 @@ def _foreseen(module: Module[Any, Any], change: Change, *, in_a_plan: bool) -> T
         message=change.summary,
         values=change.values,
         known=change.values_known,
+        runs=True,
         changed=changes,
         differences=change.differences,
         predicts=change.predicts,

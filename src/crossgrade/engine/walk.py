@@ -21,7 +21,7 @@ from crossgrade.engine.looping import item_variables, loop_list
 from crossgrade.engine.memory import HostMemory
 from crossgrade.engine.meta import Telling, does_for_all
 from crossgrade.engine.plan import Action, Foreseen, PlannedTask
-from crossgrade.engine.results import TaskResult, combine_loop, not_run, result_event
+from crossgrade.engine.results import TaskResult, combine_loop, foretold, not_run, result_event
 from crossgrade.engine.retrying import attempts
 from crossgrade.engine.surroundings import scope_of
 from crossgrade.engine.task_runner import TaskRunner
@@ -210,7 +210,7 @@ class Walk:
             return
         if task.loop is None:
             result = self.ignoring(task, templar, self._attempts(task, name, scope))
-            self.remember(task, result.registered(), known=result.known)
+            self.remember(task, result.registered(), result, templar)
             self.tell(task, name, templar, result)
         else:
             result = self._loop(task, name, scope, templar)
@@ -246,11 +246,11 @@ class Walk:
         try:
             items = self.items(task, templar)
         except DependsOnUnknown as unknown:
-            early = TaskResult("may change", summary=f"loops over what is not known yet: {unknown}", known=False)
+            early = TaskResult("may change", summary=f"loops over what depends on {unknown.origin}", known=False)
         except CrossgradeError as error:
             early = self.ignoring(task, templar, TaskResult("failed", message=str(error), failed=True))
         if early is not None:
-            self.remember(task, early.registered(), known=early.known)
+            self.remember(task, early.registered(), early, templar)
             self.tell(task, name, templar, early)
             return early
         control = task.loop_control
@@ -279,7 +279,7 @@ class Walk:
                     results.append(broken)
                     break
         combined, registered = combine_loop(results, control.loop_var)
-        self.remember(task, registered, known=combined.known)
+        self.remember(task, registered, combined, templar)
         if not results:
             self.tell(task, name, templar, replace(combined, message="no items in the list"))
         return combined
@@ -467,12 +467,24 @@ class Walk:
         known = {**self.memory.known, task.register: value}
         return self._templar_with(scope, known)
 
-    def remember(self, task: Task, value: Any, *, known: bool) -> None:
+    def remember(self, task: Task, value: Any, result: TaskResult, templar: Templar) -> None:
+        """Keep what `register` asks for: the value, or in a plan what stands for one that the run will give."""
         if task.register:
-            origin = f"the result of task {task.display_name!r}"
-            kept = value if known else Unknown(origin, {"skipped": False, "failed": False})
+            kept = value
+            if not result.known:
+                origin = f"the result of task {task.display_name!r}"
+                kept = Unknown(origin, foretold(task, result, may_fail=self._may_fail(task, templar)))
             for memory in (self.memory, *self.sharing):
                 memory.known[task.register] = kept
+
+    def _may_fail(self, task: Task, templar: Templar) -> bool:
+        """Whether the walk goes on after a failure of this task, so that later tasks may see one."""
+        if self._rescuable:
+            return True
+        try:
+            return templar.boolean(task.ignore_errors, default=False, spot=task.spot)
+        except CrossgradeError:  # not known yet, or the failure that it is told as
+            return True
 
     def _environment(self, task: Task, templar: Templar) -> dict[str, str]:
         environment = dict(self.base_environment)

@@ -48,8 +48,8 @@ class ByName(dict[str, Any]):
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and super().__contains__(short_name(name))
 
-    def get(self, name: str, default: Any = None) -> Any:  # type: ignore[override]  # the names are text
-        return self[name] if name in self else default
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(short_name(name), default)
 
 
 class PlaybookUndefined(StrictUndefined):
@@ -218,7 +218,7 @@ class PlaybookEnvironment(ImmutableSandboxedEnvironment):
             return super().call_binop(context, operator, left, right)
         except DependsOnUnknown:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - raised again unless an unknown value explains it
             return _unknown_or_raise((left, right))
 
     @staticmethod
@@ -351,7 +351,7 @@ def _guarded(function: Callable[..., Any], *, undefined: bool = False, unknown: 
             return _plain_result(function(*arguments, **named))
         except DependsOnUnknown as inside:  # in a list or a mapping
             return Unknown(inside.origin, certain=False)
-        except Exception:
+        except Exception:  # noqa: BLE001 - raised again unless an unknown value explains it
             return _unknown_or_raise((arguments, named))
 
     return guarded

@@ -130,8 +130,8 @@ def _subelements(terms: list[Any], _: LoopPlaces) -> Iterable[Any]:
         if not isinstance(value, list | tuple):
             what = "is not there" if value is None else f"is {name_of_type(value)}, not a list"
             raise LoopError(f"the key {path!r} {what} in {shown(dict(element))}")
-        rest = _without(element, path.split("."))
-        yield from ([rest, item] for item in value)
+        without = _without(element, path.split("."))
+        yield from ([without, item] for item in value)
 
 
 def _without(element: Mapping[Any, Any], keys: Sequence[str]) -> dict[Any, Any]:
