@@ -189,7 +189,7 @@ def test_places_of_arguments() -> None:
         ("- command: x\n  become: perhaps", ["`become`: expected true or false"]),
         ("- command: x\n  handlers: []", ["`handlers` is a keyword of a play: check the indentation"]),
         ("- command: x\n  listen: a", ["`listen` is a keyword of a handler"]),
-        ("- apt: {name: x}", ["Ansible's module `apt` is not supported here yet"]),
+        ("- cron: {name: x}", ["Ansible's module `cron` is not supported here yet"]),
         ("- ansible.builtin.lineinfile: {}", ["Ansible's module `lineinfile` is not supported"]),
         ("- name: nothing", ["the task names no module"]),
         ("- command: a\n  copy: {dest: b}", ["a task has one module, this one has `command` and `copy`"]),
