@@ -10,6 +10,7 @@ import pytest
 from tests.support.module_host import ModuleHost, plan_module, run_module, snapshot, undo_all
 
 from crossgrade.errors import TaskError
+from crossgrade.modules import copy, stat
 from crossgrade.modules.contract import Change, Unchanged
 from crossgrade.modules.git import MODULE, choose
 
@@ -165,6 +166,19 @@ def test_a_second_task_of_a_plan_knows_what_the_first_leaves(tmp_path: Path, hos
     moved = plan_module(MODULE, {**arguments, "version": "v1"}, planning)
     assert isinstance(moved, Change)
     assert moved.values["before"] == git(up, "rev-parse", "main")
+    told = plan_module(stat.MODULE, {"path": arguments["dest"]}, planning)
+    assert told.values["stat"] == {"exists": True, "isdir": True, "path": arguments["dest"]}
+
+
+def test_no_file_of_a_clone_that_will_move_is_known(tmp_path: Path, host: ModuleHost, up: Path) -> None:
+    arguments = {"repo": str(up), "dest": str(tmp_path / "one")}
+    run_module(MODULE, {**arguments, "version": "v1"}, host)
+    planning = host.planning()
+    assert isinstance(plan_module(MODULE, arguments, planning), Change)
+    copied = {"src": f"{arguments['dest']}/f", "dest": str(tmp_path / "copied"), "remote_src": True}
+    planned = plan_module(copy.MODULE, copied, planning)
+    assert isinstance(planned, Change)
+    assert not planned.values_known
 
 
 def test_which_ref_a_version_is() -> None:

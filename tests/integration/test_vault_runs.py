@@ -24,6 +24,7 @@ PLAYBOOK = """
       register: said
     - copy: {src: blob, dest: "{{ out }}/blob"}
     - copy: {src: blob, dest: "{{ out }}/sealed", decrypt: false}
+    - copy: {src: "{{ out }}/sealed", dest: "{{ out }}/opened"}
     - copy: {src: tree, dest: "{{ out }}"}
     - template: {src: lines.j2, dest: "{{ out }}/lines"}
     - copy: {content: "a={{ token }}\\n{{ key }}", dest: "{{ out }}/mine", mode: "0600"}
@@ -99,9 +100,10 @@ def test_a_plan_and_a_run_leave_no_secret_anywhere(folder: Path) -> None:
     events = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {event["status"] for event in events if event["event"] == "task_result"} == {"changed", "ok"}
     assert [event for event in events if event["event"] == "prediction_differs"] == []
-    out = {name: (folder / "out" / name).read_text() for name in ("blob", "tree/leaf", "lines", "mine")}
+    out = {name: (folder / "out" / name).read_text() for name in ("blob", "opened", "tree/leaf", "lines", "mine")}
     assert out == {
         "blob": "blob-of-secrets-in-it\n",
+        "opened": "blob-of-secrets-in-it\n",
         "tree/leaf": "blob-of-secrets-in-a-tree\n",
         "lines": "a-sealed-template token-9f8e7d6c5b\n",
         "mine": "a=token-9f8e7d6c5b\n-----BEGIN-----\nkkkkkkkkkkkkkkkk\n-----END-----\n",

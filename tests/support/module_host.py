@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crossgrade.engine.view import any_below
 from crossgrade.gates.verdict import Verdict
 from crossgrade.jsontype import JSON
 from crossgrade.modules.contract import (
@@ -101,6 +102,9 @@ class ModuleHost:
     def predicted(self, kind: str, key: str) -> JSON:
         return self.predictions.get((kind, key))
 
+    def predicts_below(self, directory: Path) -> bool:
+        return any_below(directory, self.predictions)
+
     def generations(self) -> Sequence[Generation]:
         predicted = (value for (kind, _), value in self.predictions.items() if kind == "generation")
         known = [
@@ -131,10 +135,10 @@ class ModuleHost:
             self.pins[name] = find()
         return self.pins[name]
 
-    def template(self, text: str, name: str) -> str:
+    def template(self, text: str, name: str, marks: Mapping[str, Any] | None = None) -> str:
         from crossgrade.playbook.templating import Templar
 
-        return Templar(self._scope()).render_text(text, name)
+        return Templar(self._scope()).render_text(text, name, marks)
 
     def evaluate(self, expression: str) -> bool:
         from crossgrade.playbook.templating import Templar

@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def view(self) -> TaskView:
-        return TaskView(self.machine, dict(os.environ), lambda text, _: text, lambda _: True)
+        return TaskView(self.machine, dict(os.environ), lambda text, *_: text, lambda _: True)
 
     def abi(self, **arguments: Any) -> Foreseen:
         asked = abi_check.Arguments(**(arguments or {"generation": 1}))

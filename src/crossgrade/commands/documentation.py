@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from crossgrade.commands.common import guarded
 from crossgrade.errors import ExitCode, WrongOptionsError
 from crossgrade.failures.signatures import Signature, signatures
 from crossgrade.modules import NAMES, load_module
+from crossgrade.playbook.arguments import refused_arguments
 from crossgrade.playbook.describe import ArgumentDescription, describe_arguments
 from crossgrade.playbook.schema import KEYWORDS
 from crossgrade.playbook.statements import STATEMENTS
@@ -93,7 +95,16 @@ def modules_page() -> str:
         rows = [_row(argument) for argument in describe_arguments(module.arguments)]
         if rows:
             parts.append("| argument | type | default | |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n")
+        parts += _refused(refused_arguments(module.arguments))
     return "\n".join(parts)
+
+
+def _refused(refused: Mapping[str, str]) -> list[str]:
+    """One line for each reason, with the arguments that it is given for."""
+    reasons = list(dict.fromkeys(refused.values()))
+    names = {reason: ", ".join(f"`{name}`" for name in refused if refused[name] == reason) for reason in reasons}
+    lines = [f"- {names[reason]}: {reason}." for reason in reasons]
+    return ["What Ansible has and is refused here:\n\n" + "\n".join(lines) + "\n"] if lines else []
 
 
 def _row(argument: ArgumentDescription) -> str:

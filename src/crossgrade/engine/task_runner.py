@@ -163,7 +163,7 @@ class ReadingContext:
 def _foreseen(module: Module[Any, Any], change: Change, *, in_a_plan: bool) -> TaskResult:
     changes = module.effect == "changes"
     if in_a_plan:
-        status: Status = "change" if changes else "check"
+        status: Status = "may change" if change.uncertain else "change" if changes else "check"
     else:
         status = "changed" if changes else "ok"
     return TaskResult(

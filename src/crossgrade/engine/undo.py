@@ -112,7 +112,7 @@ class Recovery:
         return JournaledContext(self.run_id, step.task, step.name, step.module, self.journal, view, _silent)
 
 
-def _no_template(text: str, name: str) -> str:
+def _no_template(text: str, name: str, marks: Mapping[str, Any] | None = None) -> str:  # noqa: ARG001 (its shape)
     raise CrossgradeError(f"an undo has no variables to render {name} with: {text[:40]!r}")
 
 

@@ -52,6 +52,12 @@ class Machine:
             self.predictions[prediction.kind, prediction.key] = prediction.value
 
 
+def any_below(directory: Path, predictions: Mapping[tuple[str, str], JSON]) -> bool:
+    """Whether a path that is predicted is this directory or lies below it."""
+    places = {directory, directory.resolve()}
+    return any(kind == "path" and Path(key).is_relative_to(place) for kind, key in predictions for place in places)
+
+
 def request_digest(request: LockRequest) -> str:
     """The key of a lock request: sha256 of its fields, in hex."""
     return sha256(json.dumps(request.described(), sort_keys=True).encode()).hexdigest()
@@ -81,7 +87,7 @@ class TaskView:
 
     machine: Machine
     environment: Mapping[str, str]
-    render: Callable[[str, str], str]
+    render: Callable[[str, str, Mapping[str, Any] | None], str]
     judge: Callable[[str], bool]
     verbosity: int = 0
     on_line: Callable[[str], None] | None = None
@@ -122,6 +128,9 @@ class TaskView:
 
     def predicted(self, kind: str, key: str) -> JSON:
         return self.machine.predictions.get((kind, key))
+
+    def predicts_below(self, directory: Path) -> bool:
+        return any_below(directory, self.machine.predictions)
 
     def generations(self) -> Sequence[Generation]:
         known = {generation.number: generation for generation in self.store.generations()}
@@ -196,8 +205,8 @@ class TaskView:
             said = f"{completed.stdout}\n{completed.stderr}\n{completed.outcome()}\n"
             self.printed[:] = [*self.printed[1 - MOST_PRINTED :], said]
 
-    def template(self, text: str, name: str) -> str:
-        return self.render(text, name)
+    def template(self, text: str, name: str, marks: Mapping[str, Any] | None = None) -> str:
+        return self.render(text, name, marks)
 
     def evaluate(self, expression: str) -> bool:
         return self.judge(expression)

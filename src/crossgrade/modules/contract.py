@@ -87,6 +87,8 @@ class Change:
 
     With `values_known=False` the result is only known after the run (the output of a command): in a plan,
     whatever depends on it is shown as `may change`. `venv` is the virtual environment that the change makes.
+    `uncertain` is for a plan in which only the run shows whether anything is to be changed: it is shown as `may change`
+    itself, and what it predicts counts all the same.
     """
 
     summary: str
@@ -98,6 +100,7 @@ class Change:
     space: tuple[Space, ...] = ()
     venv: Path | None = None
     warnings: tuple[PlanWarning, ...] = ()
+    uncertain: bool = False
 
 
 @dataclass(frozen=True)
@@ -258,6 +261,10 @@ class HostView(Protocol):
         """The predicted value, or None when nothing is predicted."""
         ...
 
+    def predicts_below(self, directory: Path) -> bool:
+        """Whether earlier tasks of the plan will make, change or remove anything in this directory or below it."""
+        ...
+
     def generations(self) -> Sequence[Generation]:
         """All generations by number, predicted ones included."""
         ...
@@ -295,8 +302,11 @@ class HostView(Protocol):
         """Run a program that only reads. The time limit is in seconds."""
         ...
 
-    def template(self, text: str, name: str) -> str:
-        """Render a template file's text with the variables of the task. `name` is for error messages."""
+    def template(self, text: str, name: str, marks: Mapping[str, Any] | None = None) -> str:
+        """Render a template file's text with the variables of the task. `name` is for error messages.
+
+        `marks` are options of Jinja for this text, such as its `variable_start_string`.
+        """
         ...
 
     def evaluate(self, expression: str) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from crossgrade.errors import TaskError
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Skipped
 from crossgrade.modules.file_undo import undo
-from crossgrade.modules.files import follow
+from crossgrade.modules.files import entry_at, follow, path_values
 from crossgrade.modules.placing import (
     Placement,
     Source,
@@ -25,6 +25,7 @@ from crossgrade.modules.placing import (
     look_at_tree,
     plan_placement,
 )
+from crossgrade.modules.refusing import FILE
 from crossgrade.playbook.arguments import argument
 
 
@@ -61,6 +62,7 @@ class Arguments:
     )
     mutually_exclusive: ClassVar[tuple[tuple[str, ...], ...]] = (("src", "content"),)
     required_one_of: ClassVar[tuple[tuple[str, ...], ...]] = (("src", "content"),)
+    refused: ClassVar[Mapping[str, str]] = FILE
 
 
 Found = tuple[Literal["file", "directory", "link"], Path, str]
@@ -148,11 +150,21 @@ def _walk(folder: Path, above: str, *, follow_links: bool, ancestors: frozenset[
 
 
 def plan(arguments: Arguments, state: State) -> Plan:
-    return plan_placement(state, arguments.src or "")
+    planned = plan_placement(state, arguments.src or "")
+    if not (arguments.remote_src and state.tree) or isinstance(planned, Skipped):
+        return planned
+    # of such a tree Ansible names the directory itself, and tells of it
+    above = "" if arguments.src is None or arguments.src.endswith("/") else Path(arguments.src).name
+    place = state.destination / above
+    known = [item.entry for item in state.directories if item.entry.path == place and item.entry.exists]
+    return replace(planned, values={**planned.values, "dest": str(place), **(path_values(known[0]) if known else {})})
 
 
-def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:  # noqa: ARG001 (the contract's shape)
-    return apply_placement(change, context)
+def apply(arguments: Arguments, change: Change, context: ApplyContext) -> Outcome:
+    outcome = apply_placement(change, context)
+    if arguments.remote_src and "checksum" not in outcome.values:
+        return Outcome({**outcome.values, **path_values(entry_at(Path(outcome.values["dest"])))})
+    return outcome
 
 
 MODULE = Module(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from crossgrade.errors import TaskError
 from crossgrade.modules.contract import (
@@ -47,6 +47,7 @@ from crossgrade.modules.files import (
     path_values,
     read_attributes,
 )
+from crossgrade.modules.refusing import FILE
 from crossgrade.playbook.arguments import argument
 
 FORMAT = "%Y%m%d%H%M.%S"
@@ -82,6 +83,7 @@ class Arguments:
     modification_time_format: str = argument(doc="How that time is written (strftime).", default=FORMAT)
     access_time: str | None = argument(doc="`preserve`, `now`, or a time.", default=None)
     access_time_format: str = argument(doc="How that time is written (strftime).", default=FORMAT)
+    refused: ClassVar[Mapping[str, str]] = FILE
 
 
 @dataclass(frozen=True)
@@ -260,7 +262,7 @@ def _plan_link(arguments: Arguments, state: State) -> Plan:
     if arguments.src is None:
         if entry.kind != "link":
             raise TaskError("a new link needs `src`: what it leads to")
-        return _with_target(state, [], entry.target, "")
+        return _with_target(arguments, state, [], entry.target, "")
     target = os.path.expanduser(arguments.src)  # noqa: PTH111 - a link's target is text, not a path of ours
     if not arguments.force and linked is not None and not linked.exists:
         raise TaskError(
@@ -268,7 +270,7 @@ def _plan_link(arguments: Arguments, state: State) -> Plan:
             remedy="With `force: true` it is made all the same.",
         )
     if entry.kind == "link" and entry.target == target:
-        return _with_target(state, [], target, "")
+        return _with_target(arguments, state, [], target, "")
     if entry.kind not in ("absent", "link"):
         if not arguments.force:
             raise TaskError(f"{entry.path} is a {entry.state}, no link", remedy="With `force: true` it is replaced.")
@@ -277,14 +279,15 @@ def _plan_link(arguments: Arguments, state: State) -> Plan:
         if entry.kind == "other":
             raise TaskError(f"{entry.path} is a device, a socket or a pipe: it is not replaced by a link")
     _check_parent(state)
-    return _with_target(state, [MakeLink(entry, target)], target, f"link {entry.path} to {target}")
+    return _with_target(arguments, state, [MakeLink(entry, target)], target, f"link {entry.path} to {target}")
 
 
-def _with_target(state: State, operations: list[Operation], target: str, summary: str) -> Plan:
-    """Links have no mode of their own: mode and owner go to what they lead to."""
-    entry, linked = state.entry, state.linked
-    if linked is not None and linked.exists:
-        given = attribute_operation(state.attributes, linked, atime=state.atime, mtime=state.mtime)
+def _with_target(arguments: Arguments, state: State, operations: list[Operation], target: str, summary: str) -> Plan:
+    """Mode and owner go to what the link leads to; with `follow: false` to the link, which has no mode of its own."""
+    entry = state.entry
+    given_to = state.linked if arguments.follow else entry_after(operations[0]) if operations else entry
+    if given_to is not None and given_to.exists:
+        given = attribute_operation(state.attributes, given_to, atime=state.atime, mtime=state.mtime)
         operations += [] if given is None else [given]
     values = {"dest": str(entry.path), "src": target}
     if not operations:
@@ -292,7 +295,9 @@ def _with_target(state: State, operations: list[Operation], target: str, summary
     after = entry_after(operations[0]) if isinstance(operations[0], MakeLink) else entry
     was = f"link to {entry.target}" if entry.kind == "link" else entry.state
     shown = [Difference(str(entry.path), was, f"link to {target}")] if after is not entry else []
-    summary = summary or f"set the attributes of what {entry.path} leads to"
+    summary = summary or f"set the attributes of {'what ' if arguments.follow else ''}{entry.path}" + (
+        " leads to" if arguments.follow else ""
+    )
     return plan_change(summary, operations, {**values, **path_values(after)}, shown)
 
 

@@ -16,13 +16,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from crossgrade.errors import TaskError
 from crossgrade.jsontype import JSON
 from crossgrade.modules.contract import ApplyContext, Change, Difference
 from crossgrade.modules.file_undo import forget_needless_backup, undo_folder
 from crossgrade.modules.files import (
+    DIFFERENCE_BYTES,
     READ_BYTES,
     UNKNOWN_ID,
     Attributes,
@@ -34,19 +35,28 @@ from crossgrade.modules.files import (
 from crossgrade.modules.moving import move
 from crossgrade.store.atomic import sync_directory
 
+
+class Content(Protocol):
+    """A content that is made while it is written, such as a member of an archive."""
+
+    def blocks(self) -> Iterator[bytes]: ...
+
+
 Time = int | Literal["now"] | None  # nanoseconds since 1970, or None for: as it is
 
 
 @dataclass(frozen=True)
 class WriteFile:
-    """Put a file with this content here, in one rename. Without user or group those of the old file stay.
+    """Put a file with this content here, in one rename, in place of a link, a file or an empty directory.
 
-    `content` is the bytes themselves or the file to copy them from; `checksum` is their sha1, `size` their
-    number. `validate` is a program with `%s` for the new file; it must agree before the rename.
+    Without user or group those of the old file stay.
+
+    `content` is the bytes themselves, the file to copy them from, or what makes them; `checksum` is their sha1,
+    `size` their number. `validate` is a program with `%s` for the new file; it must agree before the rename.
     """
 
     before: Entry
-    content: bytes | Path
+    content: bytes | Path | Content
     checksum: str
     size: int
     mode: int
@@ -57,7 +67,10 @@ class WriteFile:
 
 @dataclass(frozen=True)
 class MakeDirectory:
-    """Make one directory; the one above is there. `mode` None leaves it to the umask, -1 does not chown."""
+    """Make one directory, in place of a link or a file; the one above is there.
+
+    `mode` None leaves it to the umask, -1 does not chown.
+    """
 
     before: Entry
     mode: int | None
@@ -113,7 +126,8 @@ def entry_after(operation: Operation) -> Entry:
         return Entry(before.path, "absent", predicted=True, other_path=before.other_path)
     if isinstance(operation, SetAttributes):
         given = {"mode": operation.mode, "uid": operation.uid, "gid": operation.gid}
-        return replace(before, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # only the three numbers
+        after = replace(before, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # only the three numbers
+        return after if before.predicted or before.kind != "file" else replace(after, content_of=before.path)
     new = Entry(before.path, "unknown", predicted=True, other_path=before.other_path)
     if isinstance(operation, MakeLink):
         return replace(new, kind="link", target=operation.target, mode=0o777)
@@ -127,7 +141,11 @@ def entry_after(operation: Operation) -> Entry:
         uid = before.uid if operation.uid is None and before.uid is not None else uid
         gid = before.gid if operation.gid is None and before.gid is not None else gid
     size, checksum = operation.size, operation.checksum
-    return replace(new, kind="file", mode=operation.mode, uid=uid, gid=gid, size=size, checksum=checksum)
+    new = replace(new, kind="file", mode=operation.mode, uid=uid, gid=gid, size=size, checksum=checksum)
+    if isinstance(operation.content, Path):
+        return replace(new, content_of=operation.content)
+    known = isinstance(operation.content, bytes) and size <= DIFFERENCE_BYTES
+    return replace(new, content=operation.content if known else None)  # type: ignore[arg-type]  # it is bytes
 
 
 def attribute_operation(
@@ -278,6 +296,8 @@ def _do(operation: Operation, record: dict[str, JSON], context: ApplyContext) ->
     if isinstance(operation, WriteFile):
         _write(operation, temporary, context)
     elif isinstance(operation, MakeDirectory):
+        if operation.before.kind in ("file", "link"):
+            path.unlink()
         path.mkdir() if operation.mode is None else path.mkdir(mode=0o700)
         _set_owner(path, operation.uid, operation.gid)
         if operation.mode is not None:
@@ -315,15 +335,20 @@ def _write(operation: WriteFile, temporary: Path, context: ApplyContext) -> None
             os.fsync(descriptor)
         if operation.validate:
             _validate(operation.validate, temporary, context)
+        if old.kind == "directory":
+            path.rmdir()
         temporary.rename(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _blocks(content: bytes | Path) -> Iterator[bytes]:
+def _blocks(content: bytes | Path | Content) -> Iterator[bytes]:
     if isinstance(content, bytes):
         yield content
+        return
+    if not isinstance(content, Path):
+        yield from content.blocks()
         return
     with content.open("rb") as stream:
         while block := stream.read(READ_BYTES):

@@ -38,7 +38,8 @@ class Entry:
 
     `mode` holds the permission bits, `size` is bytes, times are nanoseconds since 1970. `fresh` marks a
     directory that will be new: what the disk has below that path today does not count. `other_path` is the
-    same place with the links above it resolved, where that differs.
+    same place with the links above it resolved, where that differs. `content` is that of a small file that an
+    earlier task of the plan will make, `content_of` the file on the disk whose content it will have.
     """
 
     path: Path
@@ -56,6 +57,8 @@ class Entry:
     predicted: bool = False
     fresh: bool = False
     other_path: Path | None = None
+    content: bytes | None = None
+    content_of: Path | None = None
 
     @property
     def exists(self) -> bool:
@@ -131,7 +134,8 @@ def look(path: Path, host: HostView) -> Entry:
         if above is not None:
             if not above.get("exists", True) or above.get("fresh"):
                 return Entry(path, "absent", predicted=True, other_path=other_path)
-            if above.get("filled"):  # with files that nobody knows yet
+            below = above.get("unknown_below")
+            if below == "all" or (below == "new" and not os.path.lexists(path)):
                 return Entry(path, "unknown", predicted=True, other_path=other_path)
             break
     return replace(entry_at(path), other_path=other_path)
@@ -199,6 +203,10 @@ def predictions(entry: Entry) -> tuple[Prediction, ...]:
         value["checksum"] = entry.checksum
     if entry.fresh:
         value["fresh"] = True
+    if entry.content is not None:
+        value["content"] = entry.content.decode("latin-1")  # any bytes, as JSON can hold them
+    elif entry.content_of is not None:
+        value["content_of"] = str(entry.content_of)
     paths = (entry.path, entry.other_path)
     return tuple(Prediction("path", str(path), value) for path in paths if path is not None)
 
@@ -218,8 +226,28 @@ def _predicted_entry(path: Path, value: Mapping[str, JSON]) -> Entry:
         checksum=str(value.get("checksum", "")),
         predicted=True,
         fresh=bool(value.get("fresh")),
+        content=_bytes(value.get("content")),
+        content_of=Path(str(value["content_of"])) if "content_of" in value else None,
         **{name: number for name, number in numbers.items() if isinstance(number, int)},  # type: ignore[arg-type]  # only the three numbers
     )
+
+
+def _bytes(value: JSON) -> bytes | None:
+    return value.encode("latin-1") if isinstance(value, str) else None
+
+
+def known_content(entry: Entry) -> bytes | None:
+    """The content of a file as the task will find it; None where only the run makes it. Raises OSError."""
+    if not entry.predicted:
+        return entry.path.read_bytes()
+    if entry.content is not None or entry.content_of is None:
+        return entry.content
+    try:
+        content = entry.content_of.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):  # an earlier task will make that one too
+        return None
+    digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    return content if not entry.checksum or digest == entry.checksum else None
 
 
 # ---- mode and owner

@@ -263,7 +263,7 @@ def plan(arguments: Arguments, state: State) -> Plan:
 
 def _predicts(state: State) -> tuple[Prediction, ...]:
     """That the clone is there, and for another task with it, where it stands."""
-    value: dict[str, JSON] = {"exists": True, "isdir": True, "filled": True}
+    value: dict[str, JSON] = {"exists": True, "isdir": True, "unknown_below": "all"}
     if state.commit:
         value |= {"commit": state.commit, "branch": state.branch, "url": state.source.repository}
     return (Prediction("path", str(state.dest), value),)

@@ -34,12 +34,13 @@ from crossgrade.modules.files import (
     expand,
     file_digest,
     follow,
+    known_content,
     look,
     missing_directories,
     path_values,
     read_attributes,
 )
-from crossgrade.playbook.vault import read_sealed
+from crossgrade.playbook.vault import open_sealed, read_sealed
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,10 @@ def file_source(path: Path, name: str, host: HostView, *, decrypt: bool = False)
     """
     entry = follow(path, host)
     if entry.predicted:
+        content = known_content(entry) if entry.kind == "file" else None
+        if content is not None:
+            opened = open_sealed(content, path) if decrypt else None
+            return bytes_source(content if opened is None else opened, name, entry.mode, sealed=opened is not None)
         return Source(path, name, entry.mode, entry.checksum, "", entry.size or 0)
     if entry.kind != "file":
         raise TaskError(f"{path} is a device, a socket or a pipe: it cannot be copied")
@@ -222,9 +227,7 @@ def _state(
 ) -> State:
     attributes = read_attributes(placement.mode, placement.owner, placement.group, host)
     directory_mode = None if placement.directory_mode == "preserve" else placement.directory_mode
-    validate = tuple(shlex.split(placement.validate or ""))
-    if validate and not any("%s" in part for part in validate):
-        raise TaskError("`validate` must have %s where the new file is to be named")
+    validate = read_validate(placement.validate)
     looked = (
         _look_at(source, path, host, follow_links=follow_links, always_hash=placement.backup) for source, path in files
     )
@@ -237,9 +240,22 @@ def _state(
         (),
         attributes,
         read_attributes(directory_mode, placement.owner, placement.group, host),
-        time.strftime(f".{os.getpid()}.%Y-%m-%d@%H:%M:%S~") if placement.backup else "",
+        backup_suffix() if placement.backup else "",
         validate,
     )
+
+
+def read_validate(command: str | None) -> tuple[str, ...]:
+    """The words of a `validate` argument; empty without one. Raises TaskError when it does not name the file."""
+    words = tuple(shlex.split(command or ""))
+    if words and not any("%s" in word for word in words):
+        raise TaskError("`validate` must have %s where the new file is to be named")
+    return words
+
+
+def backup_suffix() -> str:
+    """The end of the name of a copy that `backup: true` makes now, in Ansible's form."""
+    return time.strftime(f".{os.getpid()}.%Y-%m-%d@%H:%M:%S~")
 
 
 def _look_at(source: Source, path: Path, host: HostView, *, follow_links: bool, always_hash: bool) -> FileItem:
@@ -248,11 +264,14 @@ def _look_at(source: Source, path: Path, host: HostView, *, follow_links: bool, 
         entry = follow(path, host)
     if entry.kind in ("directory", "other"):
         raise TaskError(f"{entry.path} is a directory, a device, a socket or a pipe: it is not replaced")
-    current, before = entry.checksum, None
+    current = entry.checksum
+    before: Path | bytes | None = None
     if not entry.predicted and entry.path.is_file():
         before = entry.path
         hashed = always_hash or entry.kind == "link" or entry.size == source.size
-        current = _digest(before) if hashed else "another size"
+        current = _digest(entry.path) if hashed else "another size"
+    elif entry.predicted and entry.kind == "file":
+        before = known_content(entry)
     if entry.kind == "file" and current == source.checksum:
         return FileItem(source, entry, current, None)
     after = source.content if source.checksum else b"(made by an earlier task)\n"
@@ -302,8 +321,8 @@ def plan_placement(state: State, src: str) -> Plan:
     else:
         summary = f"copy {src} to {where} ({written} of {len(state.files)} files)"
     change = plan_change(summary, operations, values, list(_differences(state, operations)))
-    unknown = any(not item.source.checksum for item in state.files)
-    return replace(change, values_known=not unknown)
+    unknown = [item for item in state.files if not item.source.checksum]
+    return replace(change, values_known=not unknown, uncertain=any(item.entry.exists for item in unknown))
 
 
 def _directory_operations(item: DirectoryItem, attributes: Attributes) -> list[Operation]:
@@ -330,7 +349,7 @@ def _file_operations(item: FileItem, state: State, backups: list[str]) -> list[O
         mode = entry.mode if asked is None else asked
     operations: list[Operation] = []
     if state.backup_suffix and entry.exists and item.current:
-        operations += _backup(item, state.backup_suffix)
+        operations += backup_operations(item.entry, item.current, state.backup_suffix)
         backups.append(str(operations[0].before.path))
     uid, gid = attributes.uid, attributes.gid
     return [
@@ -339,12 +358,11 @@ def _file_operations(item: FileItem, state: State, backups: list[str]) -> list[O
     ]
 
 
-def _backup(item: FileItem, suffix: str) -> list[Operation]:
-    """A copy beside the file, as `backup: true` asks for; undo takes it away again."""
-    old = item.entry
+def backup_operations(old: Entry, checksum: str, suffix: str) -> list[Operation]:
+    """A copy beside the file, as `backup: true` asks for; undo takes it away again. `checksum` is the file's sha1."""
     place = Entry(old.path.with_name(old.path.name + suffix), "absent")
     mode = 0o600 if old.mode is None else old.mode
-    copied = WriteFile(place, old.path, item.current, old.size or 0, mode, old.uid, old.gid)
+    copied = WriteFile(place, old.path, checksum, old.size or 0, mode, old.uid, old.gid)
     return [copied, SetAttributes(entry_after(copied), atime=old.atime, mtime=old.mtime)]
 
 
@@ -369,7 +387,7 @@ def _differences(state: State, operations: Sequence[Operation]) -> Iterator[Diff
 
 
 def _values(state: State, src: str, operations: Sequence[Operation], backups: list[str]) -> dict[str, Any]:
-    if len(state.files) != 1:
+    if state.tree or len(state.files) != 1:
         values: dict[str, Any] = {"dest": f"{state.destination}/" if state.tree else str(state.destination)}
         return {**values, "src": src} if src else values
     item = state.files[0]

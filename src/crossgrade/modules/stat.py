@@ -53,6 +53,11 @@ PERMISSIONS = {
     for letter in "rwx"
 }
 
+# what a prediction of a path shares with the result; tasks tell each other more than that
+FORESEEN = frozenset(
+    (*("exists", "path", "mode", "uid", "gid", "size"), *("isdir", "islnk", "isreg", "lnk_target", "checksum"))
+)
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -87,13 +92,13 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     entry = follow(path, host) if arguments.follow else look(path, host)
     if not entry.exists:
         return State({"exists": False})
-    predicted = dict(prediction_for(entry.path, host) or {}) if entry.predicted else {}
-    fresh = predicted.pop("fresh", False)
+    foreseen = (prediction_for(entry.path, host) or {}) if entry.predicted else {}
+    predicted = {name: value for name, value in foreseen.items() if name in FORESEEN}
     if arguments.checksum_algorithm != "sha1" or not arguments.get_checksum:
         predicted.pop("checksum", None)
     now = entry_at(entry.path)
     same_kind = now.kind == entry.kind or entry.kind == "unknown"
-    found = _describe(entry.path, arguments, host) if now.exists and same_kind and not fresh else {}
+    found = _describe(entry.path, arguments, host) if now.exists and same_kind and not foreseen.get("fresh") else {}
     if "checksum" in predicted or (entry.predicted and predicted.get("size") not in (None, now.size)):
         found.pop("checksum", None)
     return State({**found, **predicted, "exists": True, "path": str(path)})
@@ -101,10 +106,30 @@ def inspect(arguments: Arguments, host: HostView) -> State:
 
 def _describe(path: Path, arguments: Arguments, host: HostView) -> dict[str, Any]:
     status = path.lstat()
-    mode = status.st_mode
     found: dict[str, Any] = {
         "exists": True,
         "path": str(path),
+        **status_values(status),
+        "readable": os.access(path, os.R_OK),
+        "writeable": os.access(path, os.W_OK),
+        "executable": os.access(path, os.X_OK),
+    }
+    if found["islnk"]:
+        found["lnk_source"] = os.path.realpath(path)
+        found["lnk_target"] = os.readlink(path)  # noqa: PTH115 - as it was written
+    if found["isreg"] and found["readable"] and arguments.get_checksum:
+        found["checksum"] = file_digest(path, arguments.checksum_algorithm)
+    if arguments.get_mime:
+        found["mimetype"], found["charset"] = _mime(path, found, host)
+    if arguments.get_attributes:
+        found.update(_flags(path, found))
+    return found
+
+
+def status_values(status: os.stat_result) -> dict[str, Any]:
+    """What stat(2) says, with Ansible's names; owner and group by name too."""
+    mode = status.st_mode
+    return {
         "mode": f"{bits.S_IMODE(mode):04o}",
         "isdir": bits.S_ISDIR(mode),
         "ischr": bits.S_ISCHR(mode),
@@ -128,22 +153,9 @@ def _describe(path: Path, arguments: Arguments, host: HostView) -> dict[str, Any
         "blocks": status.st_blocks,
         "block_size": status.st_blksize,
         "device_type": status.st_rdev,
-        "readable": os.access(path, os.R_OK),
-        "writeable": os.access(path, os.W_OK),
-        "executable": os.access(path, os.X_OK),
         "pw_name": owner_name(status.st_uid),
         "gr_name": group_name(status.st_gid),
     }
-    if found["islnk"]:
-        found["lnk_source"] = os.path.realpath(path)
-        found["lnk_target"] = os.readlink(path)  # noqa: PTH115 - as it was written
-    if found["isreg"] and found["readable"] and arguments.get_checksum:
-        found["checksum"] = file_digest(path, arguments.checksum_algorithm)
-    if arguments.get_mime:
-        found["mimetype"], found["charset"] = _mime(path, found, host)
-    if arguments.get_attributes:
-        found.update(_flags(path, found))
-    return found
 
 
 def _mime(path: Path, found: Mapping[str, Any], host: HostView) -> tuple[str, str]:

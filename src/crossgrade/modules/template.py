@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from crossgrade.errors import TaskError
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan
@@ -19,11 +20,24 @@ from crossgrade.modules.placing import (
     look_at_file,
     plan_placement,
 )
+from crossgrade.modules.refusing import FILE
 from crossgrade.playbook.arguments import argument
 from crossgrade.playbook.vault import read_sealed
 
 # written with a backslash and a letter, YAML's plain text cannot hold the characters themselves
 LINE_ENDS = {"\\n": "\n", "\\r": "\r", "\\r\\n": "\r\n"}
+
+# how templates are read unless they or the task say otherwise
+MARKS: Mapping[str, Any] = {
+    "block_start_string": "{%",
+    "block_end_string": "%}",
+    "variable_start_string": "{{",
+    "variable_end_string": "}}",
+    "comment_start_string": "{#",
+    "comment_end_string": "#}",
+    "trim_blocks": True,
+    "lstrip_blocks": False,
+}
 
 
 @dataclass(frozen=True)
@@ -44,9 +58,18 @@ class Arguments:
         doc="A program that must accept the new file (`%s`) before it is put in its place.", default=None
     )
     newline_sequence: Literal["\\n", "\\r", "\\r\\n", "\n", "\r", "\r\n"] = argument(
-        doc="How lines end in the file.", default="\n", choices=("\\n", "\\r", "\\r\\n", "\n", "\r", "\r\n")
+        doc="How lines end in the file.", default="\\n", choices=("\\n", "\\r", "\\r\\n", "\n", "\r", "\r\n")
     )
     output_encoding: str = argument(doc="The encoding of the file.", default="utf-8")
+    block_start_string: str = argument(doc="What begins a block tag.", default="{%")
+    block_end_string: str = argument(doc="What ends a block tag.", default="%}")
+    variable_start_string: str = argument(doc="What begins an expression.", default="{{")
+    variable_end_string: str = argument(doc="What ends an expression.", default="}}")
+    comment_start_string: str = argument(doc="What begins a comment.", default="{#")
+    comment_end_string: str = argument(doc="What ends a comment.", default="#}")
+    trim_blocks: bool = argument(doc="A block tag takes the line end after it along.", default=True)
+    lstrip_blocks: bool = argument(doc="A block tag takes the blanks before it along.", default=False)
+    refused: ClassVar[Mapping[str, str]] = FILE
 
 
 def inspect(arguments: Arguments, host: HostView) -> State:
@@ -71,7 +94,7 @@ def _render(arguments: Arguments, host: HostView) -> Source:
     try:
         opened = read_sealed(path)
         text = path.read_text(encoding="utf-8") if opened is None else opened.decode("utf-8")
-        rendered = host.template(text, str(path))
+        rendered = host.template(text, str(path), _marks(arguments))
         line_end = LINE_ENDS.get(arguments.newline_sequence, arguments.newline_sequence)
         content = rendered.replace("\n", line_end).encode(arguments.output_encoding)
     except UnicodeDecodeError as error:
@@ -81,6 +104,12 @@ def _render(arguments: Arguments, host: HostView) -> Source:
     except LookupError as error:
         raise TaskError(f"there is no encoding {arguments.output_encoding!r}") from error
     return bytes_source(content, path.name, entry_at(path.resolve()).mode, sealed=opened is not None)
+
+
+def _marks(arguments: Arguments) -> dict[str, Any]:
+    """How the template is to be read: only what is unlike the usual, so that a usual template is compiled once."""
+    asked = {name: getattr(arguments, name) for name in MARKS}
+    return {name: value for name, value in asked.items() if value != MARKS[name]}
 
 
 def plan(arguments: Arguments, state: State) -> Plan:

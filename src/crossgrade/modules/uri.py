@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
@@ -17,11 +17,11 @@ from crossgrade.errors import TaskError
 from crossgrade.modules.contract import ApplyContext, Change, HostView, Module, Outcome, Plan, Unchanged
 from crossgrade.modules.files import absolute, exists
 from crossgrade.modules.placing import find_source
+from crossgrade.modules.refusing import FILE, KERBEROS
+from crossgrade.modules.web import netrc_login, tls_context
 from crossgrade.playbook.arguments import argument
 
 if TYPE_CHECKING:
-    import ssl
-
     import aiohttp
 
 MOST_BYTES = 64 << 20  # of a body that is kept; more is no answer for a playbook
@@ -55,12 +55,27 @@ class Arguments:
     force_basic_auth: bool = argument(
         doc="Accepted for Ansible's sake: user and password go with the first request anyway.", default=False
     )
-    http_agent: str = argument(doc="The User-Agent.", default="crossgrade")
+    http_agent: str = argument(doc="The User-Agent.", default="ansible-httpget")
+    client_cert: str | None = argument(doc="A certificate (PEM) to show to the server, with its key.", default=None)
+    client_key: str | None = argument(doc="The key of that certificate, in a file of its own.", default=None)
+    ciphers: tuple[str, ...] = argument(doc="The ciphers to use, as OpenSSL names them.", default=())
+    use_netrc: bool = argument(doc="Without a user, take the login from ~/.netrc.", default=True)
+    force: bool = argument(doc="Ask caches on the way for a new answer (`Cache-Control: no-cache`).", default=False)
+    decompress: bool = argument(doc="Unpack an answer that the server sends compressed.", default=True)
+    remote_src: bool = argument(doc="`src` is no file of the playbook.", default=False)
     use_proxy: bool = argument(doc="Mind http_proxy and its like in the environment.", default=True)
     unix_socket: str | None = argument(doc="Connect to this socket instead of the host in the address.", default=None)
     creates: str | None = argument(doc="Where this exists, nothing is sent.", default=None)
     removes: str | None = argument(doc="Where this does not exist, nothing is sent.", default=None)
     mutually_exclusive: ClassVar[tuple[tuple[str, ...], ...]] = (("body", "src"),)
+    refused: ClassVar[Mapping[str, str]] = {
+        **FILE,
+        **KERBEROS,
+        **dict.fromkeys(
+            ("dest", "mode", "owner", "group"), "an answer is not written to a file here; `get_url` does it"
+        ),
+        "unredirected_headers": "headers that you give go to where a redirect leads; say `follow_redirects: none`",
+    }
 
 
 @dataclass(frozen=True)
@@ -81,13 +96,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class State:
-    """The request, ready to send. `satisfied` says why none is needed."""
+    """The request, ready to send. `satisfied` says why none is needed, `login` is that of ~/.netrc."""
 
     method: str
     headers: Mapping[str, str]
     data: bytes | Path | None
     proxy: str | None
     satisfied: str
+    login: tuple[str, str] | None = field(default=None, repr=False)
 
 
 def inspect(arguments: Arguments, host: HostView) -> State:
@@ -100,19 +116,27 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     headers = {str(name): str(value) for name, value in arguments.headers.items()}
     data: bytes | Path | None = None
     if arguments.src is not None:
-        data = find_source(arguments.src, "files", host)
+        data = find_source(arguments.src, "" if arguments.remote_src else "files", host)
     elif arguments.body is not None or arguments.body_format == "json":
         data = encode_body(arguments.body, arguments.body_format) if arguments.body is not None else None
     kinds = {"json": "application/json", "form-urlencoded": "application/x-www-form-urlencoded"}
-    if arguments.body_format in kinds and "content-type" not in {name.lower() for name in headers}:
-        headers["Content-Type"] = kinds[arguments.body_format]
+    if "content-type" not in {name.lower() for name in headers}:
+        # what Ansible sends, whose library takes any body for a form
+        usual = "" if data is None else kinds["form-urlencoded"]
+        if kind := kinds.get(arguments.body_format, usual):
+            headers["Content-Type"] = kind
+    if arguments.force:
+        headers = {"Cache-Control": "no-cache", **headers}
     satisfied = ""
     if arguments.creates and exists(absolute(arguments.creates, host), host):
         satisfied = f"'{arguments.creates}' exists"
     elif arguments.removes and not exists(absolute(arguments.removes, host), host):
         satisfied = f"'{arguments.removes}' does not exist"
     proxy = proxy_for(arguments.url, host.environment) if arguments.use_proxy else None
-    return State(method, headers, data, proxy, satisfied)
+    login = None
+    if arguments.use_netrc and arguments.url_username is None and parts.username is None:
+        login = netrc_login(parts.hostname, host.environment)
+    return State(method, headers, data, proxy, satisfied, login)
 
 
 def encode_body(body: Any, body_format: str) -> bytes:
@@ -234,7 +258,13 @@ async def _exchange(arguments: Arguments, state: State, data: bytes | None, star
     redirects = arguments.follow_redirects in ("all", "yes") or (
         arguments.follow_redirects in ("safe", "urllib2") and state.method in ("GET", "HEAD")
     )
-    context = _ssl(arguments)
+    context = tls_context(
+        validate_certs=arguments.validate_certs,
+        ca_path=arguments.ca_path,
+        client_cert=arguments.client_cert,
+        client_key=arguments.client_key,
+        ciphers=arguments.ciphers,
+    )
     connector = (
         aiohttp.UnixConnector(arguments.unix_socket) if arguments.unix_socket else aiohttp.TCPConnector(ssl=context)
     )
@@ -243,9 +273,10 @@ async def _exchange(arguments: Arguments, state: State, data: bytes | None, star
     )
     # an address that is encoded already is sent as it stands
     address = URL(arguments.url, encoded=arguments.url.isascii() and " " not in arguments.url)
-    headers = {"User-Agent": arguments.http_agent, **_login(arguments, address.user, address.password), **state.headers}
+    user = (address.user, address.password) if state.login is None else state.login
+    headers = {"User-Agent": arguments.http_agent, **_login(arguments, *user), **state.headers}
     async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+        aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=arguments.decompress) as session,
         session.request(
             state.method,
             address.with_user(None),
@@ -253,6 +284,7 @@ async def _exchange(arguments: Arguments, state: State, data: bytes | None, star
             headers=headers,
             allow_redirects=redirects,
             proxy=state.proxy,
+            skip_auto_headers=("Content-Type",),
         ) as response,
     ):
         body = await _body(arguments, response)
@@ -308,18 +340,6 @@ def _charset(response: aiohttp.ClientResponse) -> str:
     except LookupError:
         return "utf-8"
     return name
-
-
-def _ssl(arguments: Arguments) -> ssl.SSLContext | bool:
-    if not arguments.validate_certs:
-        return False
-    if arguments.ca_path is None:
-        return True
-    import ssl
-
-    context = ssl.create_default_context()
-    context.load_verify_locations(cafile=str(Path(arguments.ca_path).expanduser()))
-    return context
 
 
 MODULE = Module(

@@ -6,7 +6,8 @@
         state: Literal["present", "absent"] = argument(doc="What it should be.", default="present")
 
 A value is converted as Ansible converts it: `yes` to true, `"8080"` to 8080, `a,b` to a list. A class may
-declare `mutually_exclusive`, `required_together` and `required_one_of`, each a sequence of groups of names.
+declare `mutually_exclusive`, `required_together` and `required_one_of`, each a sequence of groups of names, and
+`refused`: arguments that Ansible has and the module has not, each with the reason.
 """
 
 from __future__ import annotations
@@ -138,6 +139,12 @@ def declared_arguments(arguments_type: type[Any]) -> tuple[Argument, ...]:
     return _declaration(arguments_type).arguments
 
 
+def refused_arguments(arguments_type: type[Any]) -> Mapping[str, str]:
+    """What Ansible's module of this name has and this one refuses: each spelling with its reason."""
+    refused: Mapping[str, str] = getattr(arguments_type, "refused", {})
+    return refused
+
+
 def raw_argument_names(arguments_type: type[Any]) -> frozenset[str]:
     """The spellings of the arguments that are never templated."""
     spellings = _declaration(arguments_type).by_spelling
@@ -221,8 +228,10 @@ def _convert(
         if one is None:
             if declaration.rest is not None:
                 rest[spelling] = value
-            else:
+            elif (reason := refused_arguments(arguments_type).get(spelling)) is None:
                 _unknown_name(str(spelling), declaration, problems)
+            elif value is not None and value is not False:  # else it asks for nothing
+                problems.at(spelling, f'the argument "{spelling}" of Ansible is refused: {reason}', key=True)
             continue
         if one.field in spelled:
             problems.at(

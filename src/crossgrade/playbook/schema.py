@@ -165,14 +165,6 @@ PREFIXES = ("ansible.builtin.", "ansible.legacy.", "crossgrade.builtin.")
 _BY_ANSIBLE = " Real Ansible has it: `ansible-playbook` before or after crossgrade, or from a `command` task."
 
 MODULES_LATER: dict[str, str] = {
-    "lineinfile": "Use `template` or `copy` for the whole file.",
-    "blockinfile": "Use `template` or `copy` for the whole file.",
-    "replace": "Use `template` or `copy` for the whole file.",
-    "get_url": "Use `command` with curl.",
-    "unarchive": "Use `command` with tar.",
-    "tempfile": "Use `file` with `state: directory`.",
-    "find": "",
-    "slurp": "Use `lookup('file', …)`.",
     "package": "Use `apt`." + _BY_ANSIBLE,
     "dnf": "`apt` is the package manager that is here." + _BY_ANSIBLE,
     "yum": "`apt` is the package manager that is here." + _BY_ANSIBLE,

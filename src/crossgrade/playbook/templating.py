@@ -143,8 +143,12 @@ class Templar:
         except ConversionError as error:
             raise TemplateError(str(error), expression=str(value), place=_place(spot)) from error
 
-    def render_text(self, text: str, name: str) -> str:
-        """The text of a template file, expanded; `name` is its path, or words for messages. A last newline stays."""
+    def render_text(self, text: str, name: str, marks: Mapping[str, Any] | None = None) -> str:
+        """The text of a template file, expanded; `name` is its path, or words for messages. A last newline stays.
+
+        `marks` are options of Jinja that this text is read with (`variable_start_string`, `trim_blocks`); its own first
+        line goes before them.
+        """
         from crossgrade.playbook.finalize import finalize, text_of
         from crossgrade.playbook.template_files import file_scope, rendered_parts
 
@@ -153,7 +157,7 @@ class Templar:
         templar = self._within(file_scope(self.scope, path, {})) if in_a_file else self
 
         def render() -> str:
-            parts, body = rendered_parts(templar, text, path if in_a_file else None, {})
+            parts, body = rendered_parts(templar, text, path if in_a_file else None, marks or {})
             joined = "".join(text_of(finalize(part)) for part in parts if part is not None)
             missing_newlines = _last_newlines(body) - _last_newlines(joined)
             return str(limits.check_size(joined + "\n" * max(missing_newlines, 0)))

@@ -95,7 +95,13 @@ def read_sealed(path: Path) -> bytes | None:
         if not is_vault(stream.read(len(MARK))):
             return None
         stream.seek(0)
-        data = stream.read()
+        return open_sealed(stream.read(), path)
+
+
+def open_sealed(data: bytes, path: Path) -> bytes | None:
+    """What is inside, where it is the content of an encrypted file (at `path`), else None. Raises VaultError."""
+    if not is_vault(data):
+        return None
     opened = decrypt(data.decode("ascii", "replace"), Place(os.fspath(path), 1, 1))
     secrets.learn_file(opened.decode("utf-8", "replace"))
     return opened
