@@ -22,6 +22,7 @@ from crossgrade.commands import (
     checkout_tasks,
     experiment_tasks,
     inspect_tasks,
+    language_tasks,
     run_tasks,
     store_tasks,
 )
@@ -37,7 +38,7 @@ def make_collection() -> Collection:
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
         *(store_tasks.report, store_tasks.export, store_tasks.restore, store_tasks.diff),
         *(inspect_tasks.inspect, inspect_tasks.explain, inspect_tasks.init, inspect_tasks.patches),
-        experiment_tasks.experiments,
+        *(experiment_tasks.experiments, language_tasks.schema, language_tasks.doc),
         *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
         bisect_tasks.bisect,
         *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
@@ -100,6 +101,8 @@ _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "explain": ("--text", lambda word: word == "-" or not word.startswith("-") or " " in word),
     "init": ("--folder", lambda word: not word.startswith("-")),
     "patches": ("--venv", lambda word: not word.startswith("-")),
+    "doc": ("--name", lambda word: not word.startswith("-")),
+    "lint": ("--file", lambda word: not word.startswith("-")),
 }
 _NONE: tuple[str, Callable[[str], bool]] = ("", lambda _: False)
 # Commands whose first argument must be given: invoke would take `--help` for it.
@@ -126,6 +129,7 @@ _TAKES_VALUE = (
         *("--folder", "--venv", "--cuda", "--port"),  # init
         "--save",
         *("--run", "--format", "--out"),  # report
+        *("--name", "--type", "-t", "--kind", "--file", "--skip"),  # doc, schema, lint
     ),
 )
 

@@ -45,7 +45,7 @@ def bench(
 
 @command("docs")
 def docs(context: Context) -> None:  # noqa: ARG001 - invoke hands it a context
-    """Write docs/modules.md from the modules themselves (in a checkout)."""
+    """Write the pages of docs that are made from the code's own tables (in a checkout)."""
     from crossgrade.commands.documentation import docs_command
 
     leave(docs_command())

@@ -18,6 +18,7 @@ _SHORT = {
     "limit": "l",
     "out": "o",
     "tags": "t",
+    "type_": "t",
     "verbose": "v",
     "yes": "y",
 }
@@ -97,6 +98,13 @@ _HELP = {
     "cuda": "The CUDA release to move to (default: 13.0).",
     "port": "The server that listens on this port, where several run.",
     "save": "Write a patch for each dist and each checkout into this folder; only you may read them.",
+    "kind": "playbook (default), tasks, vars or inventory.",
+    "name": "A name of the playbook language. May be given several times, and without --name.",
+    "type_": "Which kind of name: module, keyword, filter, test, lookup or variable (default: whichever has it).",
+    "list_": "All names of the kind that -t says (default: modules), each with a sentence.",
+    "file": "A playbook to check for risks. May be given several times, and without --file.",
+    "skip": "A rule not to check. May be given several times, or with commas.",
+    "rules": "List the rules, and stop.",
     "fix": "Mend what can be mended by itself.",
 }
 
@@ -200,6 +208,9 @@ def command(name: str, shared: tuple[Parameter, ...] = ()) -> Callable[[Callable
                 "text",
                 "context",
                 "of",
+                "name",
+                "file",
+                "skip",
             ],
             incrementable=["verbose"],
         )

@@ -1,4 +1,4 @@
-"""The pages on modules, keywords and known failures, made from the code's own tables: they cannot fall behind it."""
+"""The pages on modules, the language and known failures, made from the code's own tables: they cannot fall behind."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from crossgrade.commands.common import guarded
+from crossgrade.commands.language import words
 from crossgrade.errors import ExitCode, WrongOptionsError
 from crossgrade.failures.signatures import Signature, signatures
 from crossgrade.modules import NAMES, load_module
+from crossgrade.modules.guide import guide_of
 from crossgrade.playbook.arguments import refused_arguments
 from crossgrade.playbook.describe import ArgumentDescription, describe_arguments
-from crossgrade.playbook.schema import KEYWORDS
 from crossgrade.playbook.statements import STATEMENTS
 
 PAGES = Path("docs")
@@ -27,18 +28,40 @@ module; `ansible.builtin.copy` and `copy` are the same.
   else (`command`, `shell` and `script` never are)
 """
 
-_KEYWORDS_HEAD = """# Keywords
+_LANGUAGE_HEAD = """# The language
 
-Made by `invoke docs` from the keyword table. A keyword that Ansible has and that is not here yet is refused with its
-place in the file; nothing is ignored in silence. Keywords mean what they mean in Ansible, with these differences:
+Made by `invoke docs` from the code's own tables. Playbooks are Ansible's (ansible-core 2.19): what a name means there,
+it means here, unless this page says otherwise. What Ansible has and is not here is refused with its place in the file;
+nothing is ignored in silence. `crossgrade doc NAME` says the same at the terminal.
 
-- `gather_facts` is off unless a play asks for it; then `ansible_facts` and `ansible_…` hold the basics under Ansible's
-  names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more about a server
-  than a play needs; `preflight` judges that.
-- A play whose tasks already fail in check mode is not begun (exit code 1, nothing changed).
-- When a play fails and nothing rescues it, what its tasks changed is taken back (`rolled_back=` in the recap).
-- Variables of crossgrade itself: `crossgrade_root`, `crossgrade_store`, `crossgrade_python`, `crossgrade_active` (the
-  number of the active generation when the play began, or none).
+| state | meaning |
+| --- | --- |
+| same | as in Ansible; held to it by `tests/conformance`, which runs both |
+| different | on purpose; the note says why |
+| absent | refused; the note says what to use |
+| own | crossgrade's own |
+
+## What is different on purpose
+
+- **A run is a transaction.** When a play fails and nothing rescues it, what its tasks changed is taken back
+  (`rolled_back=` in the recap).
+- **A plan that already fails is not begun**: exit code 1, and nothing was changed.
+- **A plan does not break on `register`.** What only the run knows is a typed unknown; what depends on it is shown as
+  `may change`.
+- **A changed task is looked at again.** After `apply`, the module's own look must find nothing left to do.
+- **`gather_facts` is off** unless a play asks for it; then `ansible_facts` and `ansible_…` hold the basics under
+  Ansible's names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more about
+  a server than a play needs; `preflight` judges that.
+- **Files are read strictly**: a key that is there twice, a second document, a tag other than `!unsafe` and a module's
+  argument that does not exist are errors, all of a file at once, each with line, column and remedy.
+- **A date stays text**, and so does a time.
+
+In an editor with yaml-language-server, `crossgrade schema > crossgrade.schema.json` and this first line of a playbook
+give completion, descriptions and errors:
+
+```yaml
+# yaml-language-server: $schema=crossgrade.schema.json
+```
 """
 
 _FAILURES_HEAD = """# Known failures
@@ -80,7 +103,7 @@ def docs_command() -> int:
 
 def pages() -> dict[str, str]:
     """All generated pages by file name."""
-    return {"modules.md": modules_page(), "keywords.md": keywords_page(), "failures.md": failures_page()}
+    return {"modules.md": modules_page(), "language.md": language_page(), "failures.md": failures_page()}
 
 
 def modules_page() -> str:
@@ -91,11 +114,19 @@ def modules_page() -> str:
         if module.name != name:
             parts.append(f"## {name}\n\nThe same as `{module.name}`.\n")
             continue
+        guide = guide_of(name, module)
         parts.append(f"## {name}\n\n{module.summary} ({module.effect})\n")
         rows = [_row(argument) for argument in describe_arguments(module.arguments)]
         if rows:
             parts.append("| argument | type | default | |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n")
         parts += _refused(refused_arguments(module.arguments))
+        returns = "; ".join(f"`{key}`: {what.rstrip('.')}" for key, what in guide.returns.items())
+        told = [f"- **Returns**: {returns}."] if returns else []
+        told += [f"- **Check mode**: {guide.plan}"]
+        told += [f"- **Diff**: {guide.diff}", f"- **Undo**: {guide.undo}"] if module.effect == "changes" else []
+        parts.append("\n".join(told) + "\n")
+        if guide.example:
+            parts.append(f"```yaml\n{guide.example.rstrip()}\n```\n")
     return "\n".join(parts)
 
 
@@ -119,23 +150,37 @@ def _row(argument: ArgumentDescription) -> str:
     return f"| {names} | {argument.type} | {default} | {words} |"
 
 
-def keywords_page() -> str:
-    """Every keyword of Ansible with its state here, as Markdown."""
-    parts = [_KEYWORDS_HEAD]
-    for level in ("play", "block", "task"):
-        keywords = KEYWORDS[level]
-        here = ", ".join(f"`{name}`" for name in sorted(keywords) if keywords[name].supported)
-        parts.append(f"## {level}\n\nHere: {here}.\n")
-        for heading, never in (("Not here yet", False), ("Cannot be supported", True)):
-            lacking = [k for k in keywords.values() if not k.supported and k.never is never]
-            listed = "\n".join(f"- `{k.name}`{f': {k.instead}' if k.instead else ''}" for k in lacking)
-            parts.extend([f"{heading}:\n", f"{listed}\n"] if lacking else [])
-    parts.append("## Statements that bring in tasks\n\n[Includes](includes.md) says how they work.\n")
-    for name, arguments in STATEMENTS.items():
-        rows = [_row(argument) for argument in describe_arguments(arguments)]
-        table = "| argument | type | default | |\n| --- | --- | --- | --- |\n" + "\n".join(rows)
-        parts.append(f"### {name}\n\n{(arguments.__doc__ or '').strip().splitlines()[0]}\n\n{table}\n")
+_TITLES = {
+    "keyword": ("Keywords", "keyword"),
+    "module": ("Modules of Ansible", "module"),
+    "filter": ("Filters", "filter"),
+    "test": ("Tests", "test"),
+    "lookup": ("Lookups", "lookup"),
+    "variable": ("Variables that are there by themselves", "variable"),
+}
+
+
+def language_page() -> str:
+    """Every name of the language with its state here, as Markdown."""
+    parts = [_LANGUAGE_HEAD]
+    for kind, (title, column) in _TITLES.items():
+        found = [word for word in words(kind) if kind != "module" or word.state != "own"]
+        where = kind == "keyword"
+        parts.append(f"## {title}\n")
+        if kind == "module":
+            parts.append("Those of crossgrade itself and all arguments: [modules](modules.md).\n")
+        head = [column, *(["on"] if where else []), "state", "what it is for", "difference and why, or what to use"]
+        rows = [
+            [", ".join(f"`{n}`" for n in w.names), *([", ".join(w.on)] if where else []), w.state, w.what, w.note]
+            for w in found
+        ]
+        parts.append("\n".join(_table(head, rows)) + "\n")
     return "\n".join(parts)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *escaped]]
 
 
 def failures_page() -> str:

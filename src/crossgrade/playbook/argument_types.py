@@ -18,6 +18,21 @@ NestedParser = Callable[[type[Any], Mapping[str, Any]], Any]
 
 TRUE_WORDS = frozenset(("y", "yes", "on", "1", "true", "t", "1.0"))
 FALSE_WORDS = frozenset(("n", "no", "off", "0", "false", "f", "0.0"))
+# JSON Schema of what is converted. As an editor reads YAML 1.2, `yes` is text; as we and Ansible read it, it is true.
+BOOLEAN_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "boolean"},
+        {"enum": [0, 1]},
+        {
+            "type": "string",
+            "pattern": r"^\s*([Yy](es)?|YES|[Nn]o?|NO|[Oo]n|ON|[Oo]ff|OFF|[Tt](rue)?|[Ff](alse)?|[01])\s*$",
+        },
+    ]
+}
+TEMPLATE_SCHEMA: dict[str, Any] = {"type": "string", "pattern": r"\{[\{%#]"}
+_INTEGER = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^\s*[+-]?\d+\s*$"}]}
+_FLOAT = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^\s*[+-]?(\d|\.\d|inf|nan)"}]}
+_MAPPING = {"anyOf": [{"type": "object"}, {"type": "string", "pattern": r"^\s*\{|="}]}
 _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
 _MAPPINGS = (dict, collections.abc.Mapping)
 
@@ -71,11 +86,11 @@ def describe_expected(hint: Any, choices: Sequence[Any] = ()) -> Expected:
 
 
 _SCALARS: dict[Any, tuple[str, str, dict[str, Any]]] = {
-    bool: ("bool", "true or false", {"type": "boolean"}),
-    int: ("int", "a whole number", {"type": "integer"}),
-    float: ("float", "a number", {"type": "number"}),
+    bool: ("bool", "true or false", BOOLEAN_SCHEMA),
+    int: ("int", "a whole number", _INTEGER),
+    float: ("float", "a number", _FLOAT),
     str: ("str", "text", {"type": ["string", "number", "boolean"]}),
-    Path: ("path", "a path", {"type": "string"}),
+    Path: ("path", "a path", {"type": ["string", "number"], "minLength": 1}),
     Any: ("raw", "any value", {}),
     object: ("raw", "any value", {}),
 }
@@ -85,26 +100,25 @@ def _describe_one(hint: Any, choices: tuple[Any, ...]) -> Expected:
     origin = typing.get_origin(hint)
     if origin is Literal:
         choices = typing.get_args(hint)
-        return Expected("str", _one_of(choices), choices=choices, schema={"enum": list(choices)})
+        return Expected("str", _one_of(choices), choices=choices, schema=_choice_schema(choices))
     base = origin or hint
     if base in _LISTS:
         return _describe_list(hint, choices)
     if base in _MAPPINGS:
-        schema: dict[str, Any] = {"type": "object"}
-        return Expected("dict", "a mapping", schema=schema)
+        return Expected("dict", "a mapping", schema=_MAPPING)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return Expected("dict", "a mapping", schema={"type": "object"}, nested=hint)
+        return Expected("dict", "a mapping", schema=_MAPPING, nested=hint)
     if hint in _SCALARS:
         kind, text, schema = _SCALARS[hint]
         if choices:
-            return Expected(kind, _one_of(choices), choices=choices, schema={"enum": list(choices)})
+            return Expected(kind, _one_of(choices), choices=choices, schema=_choice_schema(choices))
         return Expected(kind, text, schema=schema)
     raise TypeError(f"{hint!r} cannot be the type of an argument")
 
 
 def _describe_list(hint: Any, choices: tuple[Any, ...]) -> Expected:
     element = describe_expected(_element_type(hint), choices)
-    items = {"anyOf": [dict(element.schema), {"type": "string"}]} if element.schema else {}
+    items = {"anyOf": [dict(element.schema), TEMPLATE_SCHEMA]} if element.schema else {}
     return Expected(
         "list",
         f"a list, each item {element.text}",
@@ -113,6 +127,12 @@ def _describe_list(hint: Any, choices: tuple[Any, ...]) -> Expected:
         schema={"anyOf": [{"type": "array", "items": items}, {"type": ["string", "number"]}]},
         nested=element.nested,
     )
+
+
+def _choice_schema(choices: Sequence[Any]) -> dict[str, Any]:
+    """The choices, sorted where a declaration has a set, and the text of a number among them."""
+    ordered = sorted(choices, key=str) if isinstance(choices, frozenset | set) else list(choices)
+    return {"enum": [*ordered, *(str(choice) for choice in ordered if not isinstance(choice, str))]}
 
 
 def _one_of(choices: Sequence[Any]) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from crossgrade.playbook.argument_types import TEMPLATE_SCHEMA
 from crossgrade.playbook.arguments import Argument, declared_arguments
-
-_TEMPLATE = {"type": "string", "pattern": r"\{[\{%]"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,18 @@ def _describe(one: Argument) -> ArgumentDescription:
 
 
 def json_schema(arguments_type: type[Any]) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of what may stand below the module's name; templates are allowed anywhere."""
+    """JSON Schema (draft-07) of what may stand below the module's name; templates are allowed anywhere."""
+    body = arguments_schema(arguments_type)
+    wanted = required_schema(arguments_type)
+    if wanted:
+        body["allOf"] = wanted
+    if any(one.options.free_form for one in declared_arguments(arguments_type)):
+        return {"anyOf": [body, {"type": ["string", "array"]}]}
+    return body
+
+
+def arguments_schema(arguments_type: type[Any]) -> dict[str, Any]:
+    """The arguments that there are, without which of them must be given."""
     arguments = declared_arguments(arguments_type)
     properties: dict[str, Any] = {}
     for one in arguments:
@@ -66,15 +76,22 @@ def json_schema(arguments_type: type[Any]) -> dict[str, Any]:
         schema = _argument_schema(one)
         for spelling in (one.name, *one.options.aliases):
             properties[spelling] = schema
-    body: dict[str, Any] = {"type": "object", "properties": properties}
-    body["additionalProperties"] = any(one.options.rest for one in arguments)
-    wanted = [_one_of((one.name, *one.options.aliases)) for one in arguments if one.required and not one.options.rest]
-    groups = [{"anyOf": [_one_of([name]) for name in group]} for group in _groups(arguments_type, "required_one_of")]
-    if wanted or groups:
-        body["allOf"] = [*wanted, *groups]
-    if any(one.options.free_form for one in arguments):
-        return {"anyOf": [body, {"type": ["string", "array"]}]}
-    return body
+    rest = any(one.options.rest for one in arguments)
+    return {"type": "object", "properties": properties, "additionalProperties": rest}
+
+
+def required_schema(arguments_type: type[Any]) -> list[dict[str, Any]]:
+    """What must be given, and what cannot be given together: schemas that must all hold."""
+    arguments = [one for one in declared_arguments(arguments_type) if not one.options.rest]
+    spellings = {one.name: (one.name, *one.options.aliases) for one in arguments}
+
+    def given(name: str) -> dict[str, Any]:
+        return _one_of(spellings.get(name, (name,)))
+
+    return [
+        *(given(one.name) for one in arguments if one.required),
+        *({"anyOf": [given(name) for name in group]} for group in _groups(arguments_type, "required_one_of")),
+    ]
 
 
 def _groups(arguments_type: type[Any], name: str) -> Sequence[Sequence[str]]:
@@ -89,11 +106,16 @@ def _one_of(spellings: Sequence[str]) -> dict[str, Any]:
 
 
 def _argument_schema(one: Argument) -> dict[str, Any]:
-    schema = dict(one.expected.schema)
-    options: list[Any] = [schema, _TEMPLATE] if schema else []
-    if one.expected.nullable and options:
-        options.append({"type": "null"})
+    schema = (
+        json_schema(one.expected.nested) if one.expected.nested and not one.expected.element else one.expected.schema
+    )
+    options: list[Any] = [dict(schema), TEMPLATE_SCHEMA] if schema else []
+    if options and (one.expected.nullable or not one.required):
+        options.append({"type": "null"})  # an empty value is one that is not given
     described: dict[str, Any] = {"description": one.options.doc}
+    default = _plain(one.default)
+    if default not in (None, "", [], {}):
+        described["default"] = default
     if options:
         described["anyOf"] = options
     return described

@@ -1,0 +1,25 @@
+"""The commands about the playbook language, as invoke tasks; no logic."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from crossgrade.commands.declaring import command, leave, options_of
+
+
+@command("schema")
+def schema(context: Context, kind: str = "playbook") -> None:
+    """Print the JSON Schema of playbooks (or of tasks, vars, inventory), for editors."""
+    from crossgrade.commands.schema_output import schema_command
+
+    leave(schema_command(options_of(locals())))
+
+
+@command("doc")
+def doc(
+    context: Context, name: list[str] | None = None, type_: str = "", list_: bool = False, json: bool = False
+) -> None:
+    """Say what a module, keyword, filter, test or lookup does: arguments, results, and an example to copy."""
+    from crossgrade.commands.looking_up import doc_command
+
+    leave(doc_command(options_of(locals())))
