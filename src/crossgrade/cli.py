@@ -38,10 +38,10 @@ def make_collection() -> Collection:
         *(store_tasks.status, store_tasks.history, store_tasks.verify, store_tasks.facts, store_tasks.gc),
         *(store_tasks.report, store_tasks.export, store_tasks.restore, store_tasks.diff),
         *(inspect_tasks.inspect, inspect_tasks.explain, inspect_tasks.init, inspect_tasks.patches),
-        *(experiment_tasks.experiments, language_tasks.schema, language_tasks.doc),
+        *(experiment_tasks.experiments, language_tasks.schema, language_tasks.doc, language_tasks.lint),
         *(store_tasks.pin, store_tasks.unpin, store_tasks.retire),
         bisect_tasks.bisect,
-        *(checkout_tasks.test, checkout_tasks.lint, checkout_tasks.bench, checkout_tasks.docs),
+        *(checkout_tasks.test, checkout_tasks.bench, checkout_tasks.docs),
     )
 
 

@@ -15,14 +15,6 @@ def test(context: Context, slow: bool = False, faults: bool = False) -> None:  #
     leave(test_command(slow=slow, faults=faults))
 
 
-@command("lint")
-def lint(context: Context, fix: bool = False) -> None:  # noqa: ARG001 - invoke hands it a context
-    """Run ruff, mypy --strict and import-linter (in a checkout)."""
-    from crossgrade.commands.development import lint_command
-
-    leave(lint_command(fix=fix))
-
-
 @command("bench")
 def bench(
     context: Context,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from crossgrade.commands.common import guarded
-from crossgrade.errors import ExitCode, WrongOptionsError
+from crossgrade.errors import WrongOptionsError
 
 _LINTERS = (
     ("ruff", "check", "."),
@@ -57,12 +57,8 @@ def test_command(*, slow: bool, faults: bool) -> int:
     return guarded(body)
 
 
-def lint_command(*, fix: bool) -> int:
-    """Run every linter even when one fails; exit code 1 when any did."""
-
-    def body() -> int:
-        _in_checkout()
-        codes = [_run(argv) for argv in (_FIXERS if fix else ()) + _LINTERS]
-        return ExitCode.NOTHING_CHANGED if any(codes) else ExitCode.DONE
-
-    return guarded(body)
+def code_is_clean(*, fix: bool) -> bool:
+    """Run every linter even when one fails. Raises WrongOptionsError outside of a checkout."""
+    _in_checkout()
+    codes = [_run(argv) for argv in (_FIXERS if fix else ()) + _LINTERS]
+    return not any(codes)

@@ -23,3 +23,18 @@ def doc(
     from crossgrade.commands.looking_up import doc_command
 
     leave(doc_command(options_of(locals())))
+
+
+@command("lint")
+def lint(
+    context: Context,
+    file: list[str] | None = None,
+    skip: list[str] | None = None,
+    rules: bool = False,
+    fix: bool = False,
+    json: bool = False,
+) -> None:
+    """Check playbooks for risks; without one, in a checkout, run ruff, mypy --strict and import-linter as well."""
+    from crossgrade.commands.linting import lint_command
+
+    leave(lint_command(options_of(locals())))

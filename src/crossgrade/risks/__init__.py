@@ -1,0 +1,1 @@
+"""Risks of a playbook that can be seen without running it: `crossgrade lint`. Pure."""
