@@ -102,7 +102,7 @@ _OPTIONAL_POSITIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "init": ("--folder", lambda word: not word.startswith("-")),
     "patches": ("--venv", lambda word: not word.startswith("-")),
     "doc": ("--name", lambda word: not word.startswith("-")),
-    "lint": ("--file", lambda word: not word.startswith("-")),
+    "lint": ("--file", lambda word: not word.startswith("-") and ("." in word or "/" in word)),  # not `lint test`
 }
 _NONE: tuple[str, Callable[[str], bool]] = ("", lambda _: False)
 # Commands whose first argument must be given: invoke would take `--help` for it.

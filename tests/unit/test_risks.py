@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossgrade.cli import main
+from crossgrade.cli import main, with_options
 from crossgrade.commands.linting import risks_of
 from crossgrade.modules import NAMES
 from crossgrade.risks import programs
@@ -228,3 +228,8 @@ def test_without_a_playbook_it_takes_what_init_has_written(
     assert lint(capsys)[0] == 5
     Path("playbook.yml").write_text("- hosts: a\n  tasks: [{command: x}]\n")
     assert lint(capsys)[0] == 1
+
+
+def test_a_command_behind_lint_is_no_playbook() -> None:
+    assert with_options(["lint", "test"]) == ["lint", "test"]
+    assert with_options(["lint", "p.yml", "d/q"]) == ["lint", "--file", "p.yml", "--file", "d/q"]
