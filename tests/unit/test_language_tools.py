@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from crossgrade.cli import main
+from crossgrade.commands.documentation import language_page
 from crossgrade.commands.language import KINDS, words
 from crossgrade.commands.schema_output import schema_of
 from crossgrade.modules import NAMES, arguments_of, load_module
@@ -23,11 +24,15 @@ from crossgrade.playbook import keyword_docs
 from crossgrade.playbook.check import check_templates
 from crossgrade.playbook.loader import ModuleCatalogue, load_playbook
 from crossgrade.playbook.positions import PlaybookErrors
-from crossgrade.playbook.schema import KEYWORDS
+from crossgrade.playbook.schema import KEYWORDS, MODULES_LATER
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = ModuleCatalogue(NAMES, arguments_of)
-PLAYBOOKS = sorted(path for path in (ROOT / "playbooks").rglob("*.yml") if "inventory" not in path.name)
+CASES = ROOT.parent / "shared/cases/playbooks"  # where there are any
+PLAYBOOKS = [
+    *sorted(path for path in (ROOT / "playbooks").rglob("*.yml") if "inventory" not in path.name),
+    *sorted(CASES.glob("*.yml")),
+]
 VALIDATORS = {kind: jsonschema.Draft7Validator(schema_of(kind)) for kind in ("playbook", "tasks", "vars", "inventory")}
 
 
@@ -256,6 +261,54 @@ def test_every_keyword_of_the_table_is_described() -> None:
     for keywords in KEYWORDS.values():
         assert [name for name in keywords if not keyword_docs.description(name)] == []
     assert set(keyword_docs.DIFFERENT) <= {name for keywords in KEYWORDS.values() for name in keywords}
+
+
+def test_keywords_stand_where_ansible_lets_them_stand() -> None:
+    argv = [str(Path(sys.executable).parent / "ansible-doc"), "-t", "keyword"]
+    listed = json.loads(subprocess.run([*argv, "--list", "--json"], capture_output=True, text=True, check=True).stdout)
+    told = subprocess.run([*argv, *listed, "--json"], capture_output=True, text=True, check=True).stdout
+    theirs = {
+        name: {place.lower() for place in keyword["applies_to"]}
+        for name, keyword in json.loads(told).items()
+        if not name.startswith("with_") and "DEPRECATED" not in keyword["description"]
+    }
+    ours = {word.name: set(word.states) for word in words("keyword") if not word.name.startswith("with_")}
+    # `listen` and `local_action` are no keywords to ansible-doc, `validate_argspec` is newer than its list.
+    assert {name for name, places in ours.items() if places != theirs.get(name)} == {
+        *("listen", "local_action", "validate_argspec")
+    }
+    assert set(theirs) - set(ours) == set()
+
+
+# Those that issue 7 names: the language that a playbook may be written in.
+PROMISED = {
+    "play": "name hosts vars vars_files vars_prompt gather_facts pre_tasks tasks post_tasks handlers roles environment "
+    "become become_user tags serial max_fail_percentage any_errors_fatal ignore_errors collections module_defaults",
+    "task": "name args vars when register loop with_items loop_control until retries delay changed_when failed_when "
+    "ignore_errors ignore_unreachable notify tags environment become become_user delegate_to run_once check_mode diff "
+    "no_log timeout throttle any_errors_fatal",
+    "handler": "listen",
+    "block": "block rescue always",
+    "role": "name vars when tags become",
+}
+
+
+@pytest.mark.parametrize("place", PROMISED)
+def test_each_promised_keyword_has_its_state_on_the_page(place: str) -> None:
+    page = language_page()
+    heads = next(line for line in page.splitlines() if line.startswith("| keyword |")).split(" | ")
+    for name in PROMISED[place].split():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |")).split(" | ")
+        state = row[heads.index(place)]
+        assert state in ("same", "different", "absent"), name
+        supported = {where: keywords[name].supported for where, keywords in KEYWORDS.items() if name in keywords}
+        assert (state != "absent") == supported.get(place, state != "absent"), name  # type: ignore[call-overload]
+
+
+def test_each_module_of_ansible_that_is_refused_is_absent_on_the_page() -> None:
+    """The loader and the page read one table."""
+    states = {name: word.state for word in words("module") for name in word.names}
+    assert {name: states.get(name) for name in MODULES_LATER} == dict.fromkeys(MODULES_LATER, "absent")
 
 
 @pytest.mark.parametrize("kind", ["filter", "test", "lookup", "module"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from crossgrade.commands.common import guarded
-from crossgrade.commands.language import words
+from crossgrade.commands.language import PLACES, words
 from crossgrade.errors import ExitCode, WrongOptionsError
 from crossgrade.failures.signatures import Signature, signatures
 from crossgrade.modules import NAMES, load_module
@@ -53,7 +53,8 @@ nothing is ignored in silence. `crossgrade doc NAME` says the same at the termin
   Ansible's names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more about
   a server than a play needs; `preflight` judges that.
 - **Files are read strictly**: a key that is there twice, a second document, a tag other than `!unsafe` and a module's
-  argument that does not exist are errors, all of a file at once, each with line, column and remedy.
+  argument that does not exist are errors. A file is read past its mistakes: all are told at once, each with line,
+  column, an excerpt and what to write.
 - **A date stays text**, and so does a time.
 
 In an editor with yaml-language-server, `crossgrade schema > crossgrade.schema.json` and this first line of a playbook
@@ -150,6 +151,9 @@ def _row(argument: ArgumentDescription) -> str:
     return f"| {names} | {argument.type} | {default} | {words} |"
 
 
+_KEYWORDS_HEAD = """Each has its state on a play, on an entry of `roles`, on a block, on a task and on a handler.
+A place is empty where Ansible has no such keyword either.
+"""
 _TITLES = {
     "keyword": ("Keywords", "keyword"),
     "module": ("Modules of Ansible", "module"),
@@ -167,11 +171,18 @@ def language_page() -> str:
         found = [word for word in words(kind) if kind != "module" or word.state != "own"]
         where = kind == "keyword"
         parts.append(f"## {title}\n")
+        if where:
+            parts.append(_KEYWORDS_HEAD)
         if kind == "module":
             parts.append("Those of crossgrade itself and all arguments: [modules](modules.md).\n")
-        head = [column, *(["on"] if where else []), "state", "what it is for", "difference and why, or what to use"]
+        head = [column, *(PLACES if where else ["state"]), "what it is for", "difference and why, or what to use"]
         rows = [
-            [", ".join(f"`{n}`" for n in w.names), *([", ".join(w.on)] if where else []), w.state, w.what, w.note]
+            [
+                ", ".join(f"`{n}`" for n in w.names),
+                *([w.states.get(place, "") for place in PLACES] if where else [w.state]),
+                w.what,
+                w.note,
+            ]
             for w in found
         ]
         parts.append("\n".join(_table(head, rows)) + "\n")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from crossgrade.knowledge import table
@@ -13,6 +13,9 @@ from crossgrade.playbook import keyword_docs
 from crossgrade.playbook.schema import KEYWORDS, MODULES_LATER, Keyword
 
 State = Literal["same", "different", "absent", "own"]
+PLACES = ("play", "role", "block", "task", "handler")
+_OF_A_COLLECTION = "Of a collection other than ansible.builtin."
+_BEFORE = "real Ansible, before"
 KINDS = ("module", "keyword", "filter", "test", "lookup", "variable")
 
 
@@ -30,6 +33,7 @@ class Word:
     state: State
     note: str = ""
     on: tuple[str, ...] = ()
+    states: Mapping[str, State] = field(default_factory=dict)  # of a keyword, by where Ansible lets it stand
 
     @property
     def name(self) -> str:
@@ -51,14 +55,24 @@ def _keywords() -> Iterator[Word]:
     for name, found in places.items():
         here = tuple(place for place, keyword in found.items() if keyword.supported)
         what = keyword_docs.description(name)
+        different = keyword_docs.DIFFERENT.get(name, "")
+        states = _states(name, found, "different" if different else "same")
         if not here:
-            yield Word("keyword", (name,), what, "absent", next(iter(found.values())).instead, tuple(found))
+            yield Word("keyword", (name,), what, "absent", next(iter(found.values())).instead, tuple(found), states)
             continue
         lacking = [place for place in found if place not in here]
-        note = keyword_docs.DIFFERENT.get(name, "")
+        note = different
         if lacking:
             note = "; ".join(filter(None, (note, f"absent on a {' or '.join(lacking)}")))
-        yield Word("keyword", (name,), what, "different" if note else "same", note, here)
+        yield Word("keyword", (name,), what, "different" if note else "same", note, here, states)
+
+
+def _states(name: str, found: Mapping[str, Keyword], present: State) -> dict[str, State]:
+    """The state in each place that Ansible has it in. A role's entry is a block, wherever `roles` is supported."""
+    states: dict[str, State] = {place: present if keyword.supported else "absent" for place, keyword in found.items()}
+    if name in keyword_docs.ROLE_KEYWORDS:
+        states["role"] = states["block"] if KEYWORDS["play"]["roles"].supported else "absent"
+    return states
 
 
 def _modules() -> Iterator[Word]:
@@ -74,6 +88,9 @@ def _modules() -> Iterator[Word]:
         else:
             instead = MODULES_LATER.get(names[0]) or str(row.get("instead", ""))
             yield Word("module", names, str(row["what"]), "absent", instead)
+    for name, instead in MODULES_LATER.items():
+        if name not in of_ansible:
+            yield Word("module", (name,), _OF_A_COLLECTION, "absent", instead or _BEFORE)
     for name in NAMES:
         if name not in of_ansible:
             module = load_module(name)

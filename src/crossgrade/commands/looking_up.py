@@ -136,6 +136,8 @@ def _to_json(word: Word) -> dict[str, Any]:
     }
     if word.on:
         made["on"] = list(word.on)
+    if word.states:
+        made["states"] = dict(word.states)
     if word.kind == "module" and word.name in NAMES:
         module = load_module(word.name)
         guide = guide_of(word.name, module)

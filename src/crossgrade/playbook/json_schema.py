@@ -47,6 +47,8 @@ _VARIABLES: Schema = {"type": "object", "propertyNames": {"pattern": _VARIABLE_N
 _ENVIRONMENT: Schema = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
 _CONDITION: Schema = {"type": ["string", "boolean"], "minLength": 1}
 
+_SIZE: Schema = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^\s*\d+\s*%?\s*$"}, TEMPLATE_SCHEMA]}
+
 _KIND_SCHEMAS: dict[str, Schema] = {
     "text": _TEXT,
     "name": {"type": "string", "pattern": _VARIABLE_NAME},
@@ -64,6 +66,10 @@ _KIND_SCHEMAS: dict[str, Schema] = {
     "steps": {"type": "array", "items": {"$ref": "#/definitions/step"}},
     "loop": {"anyOf": [{"type": "array"}, TEMPLATE_SCHEMA]},
     "loop_control": {"$ref": "#/definitions/loop_control"},
+    "mappings": {"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]},
+    "sizes": {"anyOf": [_SIZE, {"type": "array", "items": _SIZE}]},
+    "prompts": {"type": "array", "items": {"type": "object", "required": ["name"]}},
+    "action": {"type": ["string", "object"]},
 }
 # An empty value means that the keyword is not there, except where something must be given.
 _NEVER_EMPTY = frozenset(("conditions", "loop"))
@@ -146,6 +152,7 @@ def _task(place: On, modules: list[SchemaModule]) -> Schema:
     qualified = f"^({prefixes})({'|'.join(names)})$"
     schema["oneOf"] = [
         *({"required": [name]} for name in names),
+        *({"required": [name]} for name in ("action", "local_action") if KEYWORDS[place][name].supported),
         {"not": {"propertyNames": {"not": {"pattern": qualified}}}},  # some name is one with a prefix
     ]
     # What must be given may also be given by `args`.

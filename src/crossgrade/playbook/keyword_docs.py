@@ -79,6 +79,25 @@ DIFFERENT: dict[str, str] = {
 }
 """Keywords that are not quite Ansible's, and why."""
 
+ROLE_KEYWORDS: frozenset[str] = frozenset(
+    (
+        *("any_errors_fatal", "become", "become_exe", "become_flags", "become_method", "become_user", "check_mode"),
+        *("collections", "connection", "debugger", "delegate_facts", "delegate_to", "diff", "environment"),
+        *(
+            "ignore_errors",
+            "ignore_unreachable",
+            "module_defaults",
+            "name",
+            "no_log",
+            "port",
+            "remote_user",
+            "run_once",
+        ),
+        *("tags", "throttle", "timeout", "vars", "when"),
+    )
+)
+"""What may stand beside a role's name in `roles` and in its dependencies: the role's tasks are then a block."""
+
 
 def description(name: str) -> str:
     """A sentence on a keyword; for `with_…`, that it is a loop. "" for one that is not known."""
