@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crossgrade.playbook import misplaced
 from crossgrade.playbook.argument_types import shown
 from crossgrade.playbook.build_task import ModuleCatalogue, TaskReader
 from crossgrade.playbook.conduct import (
@@ -34,6 +35,7 @@ from crossgrade.playbook.model import (
 )
 from crossgrade.playbook.playbook_import import import_playbook_key, imported_plays
 from crossgrade.playbook.positions import PlaybookErrors, Source, Spot
+from crossgrade.playbook.recovery import lines_named
 from crossgrade.playbook.schema import KEYWORDS, On
 from crossgrade.playbook.statements import STATEMENTS, with_statements
 from crossgrade.playbook.suggest import did_you_mean
@@ -81,9 +83,16 @@ def build_playbook(
     reader = Reader()
     builder = Builder(reader, library, file.parent, (str(file),))
     plays = builder.plays(Spot(source), source.root.value)
+    playbook = Playbook(file, plays, library)
     if reader.problems:
-        raise PlaybookErrors(reader.problems)
-    return Playbook(file, plays, library)
+        from crossgrade.playbook.check import check_templates
+
+        named = lines_named(reader.problems)
+        wrong = [
+            one for one in check_templates(playbook) if one.place and (one.place.file, one.place.line) not in named
+        ]
+        raise PlaybookErrors([*reader.problems, *wrong])
+    return playbook
 
 
 class Builder:
@@ -110,7 +119,12 @@ class Builder:
     def plays(self, spot: Spot, value: Any, uid: str = "") -> tuple[Play, ...]:
         if not isinstance(value, list) or not value:
             got = "an empty file" if value in (None, []) else shown(value)
-            self.reader.note(spot, f"expected a list of plays (`- hosts: …`), got {got}")
+            remedy = (
+                "Write `- ` in front of the first key, and indent the others below it."
+                if isinstance(value, dict)
+                else ""
+            )
+            self.reader.note(spot, f"expected a list of plays (`- hosts: …`), got {got}", remedy)
             return ()
         plays: list[Play] = []
         for at, item in enumerate(value):
@@ -129,11 +143,10 @@ class Builder:
             self.reader.expected(spot, "a play (`hosts: …`)", value)
             return None
         if "hosts" not in value and self.tasks.looks_like_task(value):
-            note(
-                spot,
-                "this is a task, where a play was expected",
-                "Tasks stand below `tasks:` in a play: `- hosts: localhost`, `  tasks:`, `    - …`.",
-            )
+            message = "this is a task, where a play was expected"
+            if not any(problem.message == message for problem in self.reader.problems):  # of a list of tasks: once
+                remedy = "Tasks stand below `tasks:` in a play: `- hosts: localhost`, `  tasks:`, `    - …`."
+                note(spot, message, remedy)
             return None
         self.check_keywords(spot, value, "play")
         if "hosts" not in value:
@@ -215,7 +228,7 @@ class Builder:
         elif isinstance(key, str) and self.tasks.short_name(key) in self.tasks.catalogue.names:
             remedy = f"`{key}` is a module: it belongs into a task of its own."
         else:
-            remedy = did_you_mean(str(key), KEYWORDS[place])
+            remedy = misplaced.odd_space(str(key)) or did_you_mean(str(key), KEYWORDS[place])
         self.reader.note(here, f"a {place} has no keyword `{key}`", remedy, key=True)
 
     def steps(self, spot: Spot, value: Any, inherited: Inherited, uid: str, place: On) -> tuple[Step, ...]:
@@ -254,7 +267,7 @@ class Builder:
             self.reader.note(
                 spot.at(section),
                 f"`{section}` without `block`",
-                "Put the tasks that may fail below `block:`.",
+                f"Put the tasks that may fail below `block:`; `{section}:` stands in the same column, without a `- `.",
                 key=True,
             )
         inner = self.nested(spot, value, inherited)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from crossgrade.playbook import misplaced
 from crossgrade.playbook.argument_types import shown
 from crossgrade.playbook.arguments import check_arguments, declared_arguments, free_form_argument
 from crossgrade.playbook.conduct import (
@@ -134,9 +135,10 @@ class TaskReader:
                 key=True,
             )
         elif module_key is not None:
-            note(here, f"a {place} has no keyword `{key}`", did_you_mean(key, KEYWORDS[place]), key=True)
+            remedy = misplaced.odd_space(key) or did_you_mean(key, KEYWORDS[place])
+            note(here, f"a {place} has no keyword `{key}`", remedy, key=True)
         else:
-            remedy = did_you_mean(short, [*self.catalogue.names, *KEYWORDS[place]])
+            remedy = misplaced.odd_space(key) or did_you_mean(short, [*self.catalogue.names, *KEYWORDS[place]])
             remedy = remedy or f"The modules are: {listing(self.catalogue.names, limit=40)}."
             note(here, f"there is no module or keyword `{key}`", remedy, key=True)
 
@@ -179,7 +181,8 @@ class TaskReader:
         for name, item in defaults.get(module, {}).items():
             arguments.setdefault(name, item)
         problems = check_arguments(arguments_type, arguments, ArgumentSpots(spot, here), has_template)
-        self.reader.problems += problems
+        names = {name for one in declared_arguments(arguments_type) for name in (one.name, *one.options.aliases)}
+        self.reader.problems += misplaced.of_arguments(problems, spot, module_key, given, names)
         return arguments
 
     def _bare_value(self, here: Spot, given: Any, arguments_type: type[Any]) -> dict[str, Any] | None:
@@ -200,7 +203,7 @@ class TaskReader:
         try:
             pairs, rest = split_pairs(text, names if free_form else None)
         except UnbalancedError as error:
-            self.reader.note(here, f"`{module}`: {error}")
+            self.reader.note(here, f"`{module}`: {error}", misplaced.UNBALANCED)
             return None
         if free_form is not None:
             rest = rest if pairs else text  # a shell's text keeps its lines as they were written
@@ -209,7 +212,9 @@ class TaskReader:
             several = listing(one.name for one in declared_arguments(arguments_type) if not one.options.rest)
             expected = "any name" if takes_any else several
             self.reader.note(
-                here, f"`{module}` takes no text of its own, but arguments below it", f"They are: {expected}."
+                here,
+                f"`{module}` takes no text of its own, but arguments below it",
+                misplaced.of_text(rest, pairs, expected),
             )
             return None
         return dict(pairs)

@@ -1,48 +1,59 @@
-"""What the YAML parser's complaints mean, said so that the mistake can be seen."""
+"""What the YAML parser's complaints mean, said so that the mistake can be seen.
+
+Where it is certain what was meant, the line is also given as it should be: the reader goes on with it and so finds
+the other mistakes of the file too.
+"""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from typing import Any
 
 from crossgrade.errors import Place
+from crossgrade.playbook.explain_lines import explain_lines
+from crossgrade.playbook.explained import Explanation, Lines
 from crossgrade.playbook.positions import PlaybookProblem, excerpt_of
-
-_UNQUOTED_TEMPLATE = re.compile(r"^\s*(?:-\s+)*(?:[^\s:'\"#][^:'\"]*:\s+|-\s+)\{\{")
-_TEXT_AFTER_QUOTE = re.compile(r""":\s+(?P<quote>["'])(?:(?!(?P=quote)).)*(?P=quote)\s*[^\s#,}\]]""")
-_QUOTE_ADVICE = 'Put the whole value in quotes: "{{ … }}/rest".'
+from crossgrade.playbook.quoting import to_write, with_template_in_quotes
 
 
-def _line(text: str, number: int) -> str:
-    lines = text.split("\n")
-    return lines[number] if 0 <= number < len(lines) else ""
+@dataclass(frozen=True)
+class Explained:
+    """A problem, and the lines (number from 0 → text) as they were meant; none where that is not certain."""
+
+    problem: PlaybookProblem
+    mended: dict[int, str]
 
 
 def looks_like_unquoted_template(text: str, line: int, column: int) -> bool:
     """Whether the value at this position (from 0) starts with `{{` and has no quotes."""
-    return "{{" in _line(text, line)[max(0, column - 1) : column + 2]
+    return "{{" in Lines(text).at(line)[max(0, column - 1) : column + 2]
 
 
-def explain_syntax_error(error: Exception, text: str, file: str) -> PlaybookProblem:
-    """A problem with place, excerpt and remedy for an error of the YAML parser."""
+def quoted_template(text: str, line: int) -> str:
+    """What to write instead of a line with an unquoted template."""
+    quoted = with_template_in_quotes(Lines(text).at(line))
+    return f"Put the whole value in quotes: `{to_write(quoted)}`." if quoted else "Put the whole value in quotes."
+
+
+def explain_syntax_error(error: Exception, text: str, file: str, written: str) -> Explained:
+    """A problem with place, excerpt and remedy for an error of the YAML parser in `text`, which was `written` so."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
-        return _unreadable_character(error, text, file)
-    line, column = mark.line, mark.column
+        return Explained(_unreadable_character(error, text, file), {})
     found = str(getattr(error, "problem", None) or error)
     context_mark = getattr(error, "context_mark", None)
-    start = context_mark.line if context_mark is not None else line
-    message, remedy, at = _explain(found, text, line, start)
-    if at == (start, 0) and context_mark is not None:
-        at = (start, context_mark.column)
-    if at is not None:
-        line, column = at
-    return PlaybookProblem(
-        message,
-        remedy=remedy,
+    lines = Lines(text, mark.line, mark.column)
+    if context_mark is not None:
+        lines = Lines(text, mark.line, mark.column, context_mark.line, context_mark.column)
+    explained = explain_lines(found, lines) or _by_words(found, lines)
+    line, column = (mark.line, mark.column) if explained.at is None else explained.at
+    problem = PlaybookProblem(
+        explained.message,
+        remedy=explained.remedy,
         place=Place(file, line + 1, column + 1),
-        excerpt=excerpt_of(text, line + 1, column + 1),
+        excerpt=excerpt_of(written, line + 1, column + 1),
     )
+    return Explained(problem, explained.mended)
 
 
 def _unreadable_character(error: Exception, text: str, file: str) -> PlaybookProblem:
@@ -66,46 +77,27 @@ def _unreadable(letter: str) -> bool:
     return control or 0xD800 <= code < 0xE000
 
 
-def _explain(found: str, text: str, line: int, start: int) -> tuple[str, str, tuple[int, int] | None]:
-    """Message, remedy, and a better position (from 0) where there is one."""
-    for number in dict.fromkeys((line, line - 1, start)):
-        here = _line(text, number)
-        indentation = here[: len(here) - len(here.lstrip())]
-        if "\t" in indentation:
-            return (
-                "a tab is used for indentation",
-                "YAML allows only spaces there: replace each tab by spaces.",
-                (number, indentation.index("\t")),
-            )
-        if _UNQUOTED_TEMPLATE.match(here):
-            return "a value that starts with `{{` needs quotes", _QUOTE_ADVICE, (number, here.index("{{"))
-        after_quote = _TEXT_AFTER_QUOTE.search(here)
-        if after_quote:
-            return (
-                "there is more text after the closing quote",
-                f"The quotes must be around the whole value. {_QUOTE_ADVICE}",
-                (number, after_quote.end() - 1),
-            )
+def _by_words(found: str, lines: Lines) -> Explanation:
+    """What can be said from the parser's own words."""
     if "unexpected end of stream" in found:
-        return "a quote that is opened here is never closed", "Add the closing quote.", (start, 0)
+        braces = "{{" in lines.at(lines.start) and "}}" not in lines.at(lines.start)
+        remedy = (
+            'Add the closing quote, and the `}}` in front of it: "{{ … }}".' if braces else "Add the closing quote."
+        )
+        return Explanation("a quote that is opened here is never closed", remedy, (lines.start, lines.start_column))
     if "mapping values are not allowed" in found:
-        return (
+        return Explanation(
             "a `:` where no key can stand",
             "Put text that holds `: ` in quotes, or check the indentation here and in the line above.",
-            None,
         )
     if "did not find expected key" in found or "could not find expected ':'" in found:
-        return (
+        return Explanation(
             "a key with a `:` was expected here",
             "Check the indentation here and in the line above, and look for a missing quote or `:`.",
-            None,
         )
     if "did not find expected '-' indicator" in found:
-        return (
+        return Explanation(
             "a list item (`- …`) was expected here",
             "All items of a list start in the same column, and keys of an item below its first key.",
-            None,
         )
-    if "cannot start any token" in found:
-        return f"not valid YAML: {found}", "Put text that starts with a special character in quotes.", None
-    return f"not valid YAML: {found}", "Check quotes, brackets and indentation near here.", None
+    return Explanation(f"not valid YAML: {found}", "Check quotes, brackets and indentation near here.")

@@ -11,7 +11,8 @@ from typing import Any
 from crossgrade.playbook.build_task import ModuleCatalogue
 from crossgrade.playbook.model import Playbook
 from crossgrade.playbook.positions import PlaybookErrors, Spot
-from crossgrade.playbook.yamltext import parse_yaml, read_text
+from crossgrade.playbook.recovery import raise_all
+from crossgrade.playbook.yamltext import parse_yaml, read_text, read_yaml
 
 __all__ = ["ModuleCatalogue", "Variables", "load_playbook", "load_variables", "peek_variables"]
 
@@ -34,14 +35,18 @@ def load_playbook(file: Path, modules: ModuleCatalogue, variables: Mapping[str, 
     """
     from crossgrade.playbook.build import build_playbook
 
-    source = parse_yaml(read_text(file), str(file))
-    return build_playbook(source, file, modules, variables)
+    reading = read_yaml(read_text(file), str(file))
+    if reading.source is None or reading.problems:
+        raise_all(reading, lambda source: build_playbook(source, file, modules, variables))
+    return build_playbook(reading.source, file, modules, variables)
 
 
 def load_variables(file: Path) -> Variables:
     """The variables in a YAML or JSON file (`vars_files`, `-e @FILE`, `group_vars`). Raises PlaybookError."""
-    source = parse_yaml(read_text(file), str(file))
-    return variables_of(Spot(source))
+    reading = read_yaml(read_text(file), str(file))
+    if reading.source is None or reading.problems:
+        raise_all(reading, lambda source: variables_of(Spot(source)))
+    return variables_of(Spot(reading.source))
 
 
 def variables_of(spot: Spot) -> Variables:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from crossgrade.errors import Place, PlaybookError
@@ -57,6 +58,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
+@lru_cache(maxsize=2)  # each of a file's many mistakes shows one of its lines
+def lines_of(text: str) -> tuple[str, ...]:
+    """The lines of a text as YAML's parser counts them."""
+    return tuple(_LINE_BREAK.split(text))
+
+
 def excerpt_of(text: str, line: int, column: int) -> str:
     """The line (from 1) with a caret below its column (from 1). "" when there is no such line, or it is sealed.
 
@@ -64,7 +71,7 @@ def excerpt_of(text: str, line: int, column: int) -> str:
     """
     if isinstance(text, SealedText):
         return ""
-    lines = _LINE_BREAK.split(text)
+    lines = lines_of(text)
     if not 1 <= line <= len(lines):
         return ""
     shown = printable(lines[line - 1])

@@ -10,6 +10,7 @@ from crossgrade.playbook import limits
 from crossgrade.playbook.lazy import LoopError
 from crossgrade.playbook.positions import printable
 from crossgrade.playbook.suggest import did_you_mean
+from crossgrade.playbook.template_advice import advice
 from crossgrade.playbook.values import is_template_text
 
 MAX_EXPRESSION_SHOWN = 200
@@ -62,7 +63,8 @@ def failure(
         return failed(TemplateError, *_no_such(unknown[1], unknown[2]))
     if isinstance(error, TemplateSyntaxError):
         line = f" (its line {error.lineno})" if "\n" in text else ""
-        return failed(TemplateError, f"not a valid template: {error.message}{line}")
+        message, remedy = advice(error.message or "", text)
+        return failed(TemplateError, f"{message}{line}", remedy)
     if isinstance(error, limits.LimitExceeded):
         return failed(TemplateLimitError, str(error))
     if isinstance(error, LoopError):

@@ -66,7 +66,9 @@ class Reader:
         self.note(
             spot,
             f"{shown(value)} cannot be the name of a variable",
-            "A name is made of letters, digits and `_`, does not start with a digit and is no Python keyword.",
+            "Write the name itself, without braces."
+            if is_template_text(value)
+            else "A name is made of letters, digits and `_`, does not start with a digit and is no Python keyword.",
         )
         return None
 
@@ -143,7 +145,8 @@ class Reader:
             return {}
         if isinstance(value, dict):
             return value
-        self.expected(spot, "a mapping (`name: value`)", value)
+        remedy = "Write the names without `- ` in front of them." if isinstance(value, list) else ""
+        self.expected(spot, "a mapping (`name: value`)", value, remedy)
         return {}
 
     def variables(self, spot: Spot, value: Any) -> Mapping[str, Any]:

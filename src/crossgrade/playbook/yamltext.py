@@ -17,18 +17,30 @@ from typing import Any
 import yaml
 
 from crossgrade.errors import Place, PlaybookError
-from crossgrade.playbook.explain import explain_syntax_error, looks_like_unquoted_template
-from crossgrade.playbook.positions import Node, PlaybookErrors, PlaybookProblem, SealedText, Source, excerpt_of
+from crossgrade.playbook.explain import explain_syntax_error, looks_like_unquoted_template, quoted_template
+from crossgrade.playbook.positions import (
+    Node,
+    PlaybookErrors,
+    PlaybookProblem,
+    SealedText,
+    Source,
+    excerpt_of,
+    lines_of,
+)
+from crossgrade.playbook.recovery import Reading, Recovery
 from crossgrade.playbook.vault_format import is_vault
 
 MAX_BYTES = 5_000_000
 MAX_DEPTH = 100
 MAX_VALUES = 300_000
 MAX_PROBLEMS = 50  # more would not be read
+MAX_MISTAKES = 20  # of syntax: after each, the file is read again
+LARGEST_MENDED = 200_000  # characters: a larger file is not read again and again
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _VAULT_TAGS = ("!vault", "!vault-encrypted")
+_SEALED_AND_WRONG = "not valid YAML; the file is encrypted, so nothing of it is shown"
 _MERGE = object()  # the value of the plain key `<<`
 
 
@@ -87,29 +99,50 @@ def parse_yaml(text: str, file: str, *, keep_sealed: bool = False) -> Source:
     """All values of one YAML document, with their positions. An empty document has the value None.
 
     `keep_sealed` leaves values under `!vault` as they are, for who does not need them.
-    Raises PlaybookErrors with every duplicate key and wrong tag, or with the one error of syntax.
+    Raises PlaybookErrors with all that is wrong.
     """
     if len(text) > MAX_BYTES:
         raise PlaybookError(f"{file}: larger than {MAX_BYTES // 1_000_000} MB", remedy="Is it the right file?")
-    composer = _Composer(text, file, keep_sealed=keep_sealed)
-    try:
-        root = composer.run()
-    except yaml.YAMLError as error:
-        problem = explain_syntax_error(error, text, file)
-        if isinstance(text, SealedText):  # what is wrong there may be told by its own words
-            problem = PlaybookProblem(
-                "not valid YAML; the file is encrypted, so nothing of it is shown", place=problem.place
-            )
-        line = problem.place.line if problem.place else 0
-        others = [one for one in composer.problems if one.place is None or one.place.line != line]
-        raise PlaybookErrors([*others, problem]) from error
-    if composer.problems:
-        raise PlaybookErrors(composer.problems)
-    if isinstance(text, SealedText):
-        from crossgrade.playbook import secrets
+    reading = read_yaml(text, file, keep_sealed=keep_sealed)
+    if reading.source is None or reading.problems:
+        raise PlaybookErrors(reading.problems)
+    return reading.source
 
-        secrets.learn_document(root.value)
-    return Source(file, text, root)
+
+def read_yaml(text: str, file: str, *, keep_sealed: bool = False) -> Reading:
+    """Read a text to its end, past its mistakes. It raises nothing for a wrong text.
+
+    A line whose mistake is certain is read as it was meant; any other mistake is left out with what stands below it.
+    Of a file that is encrypted as a whole only the first mistake of syntax is told, and not by its own words.
+    """
+    lines = Recovery(lines_of(text))
+    problems: list[PlaybookProblem] = []
+    sealed = isinstance(text, SealedText)
+    opened: dict[str, str] = {}
+    meant = text
+    for _ in range(MAX_MISTAKES if len(text) <= LARGEST_MENDED else 1):
+        composer = _Composer(meant, file, text, None if keep_sealed else opened)
+        try:
+            root = composer.run()
+        except yaml.YAMLError as error:
+            explained = explain_syntax_error(error, meant, file, text)
+            at = (explained.problem.place.line if explained.problem.place else 1) - 1
+            if sealed:
+                lines.silent.add(at)
+                problems.append(PlaybookProblem(_SEALED_AND_WRONG, place=explained.problem.place))
+                break
+            if at not in lines.silent and at not in lines.mended:
+                problems.append(explained.problem)
+            if not (lines.mend(explained.mended) or lines.leave_out(at)):
+                break
+            meant = lines.text
+        else:
+            if sealed:
+                from crossgrade.playbook import secrets
+
+                secrets.learn_document(root.value)
+            return lines.reading(Source(file, text, root), problems, composer.problems)
+    return lines.reading(None, problems, composer.problems)
 
 
 class _Stop(Exception):  # noqa: N818 - it ends the reading; the problem that caused it is already noted
@@ -117,9 +150,16 @@ class _Stop(Exception):  # noqa: N818 - it ends the reading; the problem that ca
 
 
 class _Composer:
-    def __init__(self, text: str, file: str, *, keep_sealed: bool = False) -> None:
+    """Reads `text`, and shows the lines of `written`, from which it was made.
+
+    `opened` keeps what was decrypted, by what it was decrypted from; with None, it stays as it is.
+    """
+
+    def __init__(self, text: str, file: str, written: str, opened: dict[str, str] | None) -> None:
         self.text = text
-        self.keep_sealed = keep_sealed
+        self.written = written
+        self.sealed = isinstance(written, SealedText)
+        self.opened = opened
         self.file = file
         self.problems: list[PlaybookProblem] = []
         self.stack: list[_Frame] = []
@@ -130,14 +170,14 @@ class _Composer:
         self.resolved: dict[str, Any] = {}
 
     def problem(self, line: int, column: int, message: str, remedy: str = "") -> None:
-        if isinstance(self.text, SealedText):  # what a message quotes could be a secret
+        if self.sealed:  # what a message quotes could be a secret
             message = re.sub(r'"[^"]*"', '"…"', message)
         self.problems.append(
             PlaybookProblem(
                 message,
                 remedy=remedy,
                 place=Place(self.file, line + 1, column + 1),
-                excerpt=excerpt_of(self.text, line + 1, column + 1),
+                excerpt=excerpt_of(self.written, line + 1, column + 1),
             )
         )
         if len(self.problems) >= MAX_PROBLEMS:
@@ -262,7 +302,7 @@ class _Composer:
             if looks_like_unquoted_template(self.text, key.line, key.column):
                 message, remedy = (
                     "a value that starts with `{{` is read as a mapping",
-                    'Put the whole value in quotes: "{{ … }}".',
+                    "Put the whole value in quotes." if self.sealed else quoted_template(self.text, key.line),
                 )
             else:
                 message, remedy = (
@@ -278,7 +318,8 @@ class _Composer:
                 key.line,
                 key.column,
                 f'the key "{name}" is there twice, first in line {line}',
-                "Remove one: which of the two would count is not obvious to a reader.",
+                "Remove one: which of the two would count is not obvious to a reader. Or does a new item begin here, "
+                "without its `- `?",
             )
             return
         entries[name] = (key.line, key.column, node)
@@ -296,14 +337,16 @@ class _Composer:
         hint = (
             "`!vault` stands before a text."
             if tag in _VAULT_TAGS
-            else "Of YAML's tags only `!unsafe` and `!vault` are."
+            else "Of YAML's tags only `!unsafe` and `!vault` are. A text that begins with `!` needs quotes."
         )
         self.problem(mark.line, mark.column, f'the tag "{shown}" is not supported', hint)
 
     def _opened(self, text: str, mark: Any) -> str:
         """A value that is encrypted by itself: text in which templates are not expanded, as in Ansible."""
-        if self.keep_sealed:
+        if self.opened is None:
             return UnsafeText(text)
+        if text in self.opened:
+            return UnsafeText(self.opened[text])
         from crossgrade.playbook import secrets
         from crossgrade.playbook.vault import VaultError, decrypt_text
 
@@ -312,6 +355,7 @@ class _Composer:
         except VaultError as error:
             self.problem(mark.line, mark.column, error.message, error.remedy)
             return UnsafeText("")
+        self.opened[text] = value
         secrets.learn(value)
         return UnsafeText(value)
 
