@@ -307,7 +307,7 @@ def test_files_of_groups_that_are_not_asked_for_are_not_read(write: Write) -> No
     directory = write(hosts="[a]\nx\n[b]\ny\n", group_vars__b_yml="a: [\n")
     inventory = load_inventory([str(directory / "hosts")])
     assert [host.name for host in inventory.select("a")] == ["x"]
-    with pytest.raises(PlaybookErrors, match=r"b\.yml:2:1"):
+    with pytest.raises(PlaybookErrors, match=r"b\.yml:1:4"):
         inventory.select("b")
 
 

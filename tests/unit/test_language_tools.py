@@ -105,9 +105,20 @@ RIGHT = [
     "- wait_for: {port: 80, msg: }",
     "- assert: {that: [a, b]}",
     "- python_env: {requirements: 'a==1,b==2', wheels: '{{ w }}', environment: {A: b}}",
+    "- action: copy src=a dest=b\n      become: 'yes'",
+    "- local_action: {module: command, cmd: x}",
+    "- include_tasks: more.yml\n      loop: [1]",
+    "- ansible.builtin.include_role: {name: r, apply: {tags: x}}",
+    "- meta: flush_handlers",
+    "- command: x\n      become_method: '{{ m }}'\n      connection:",
+    "- ansible.builtin.systemd: {name: a, state: started}",
+    "- gather_facts: {gather_subset: min}",
+    "- command: x\n      with_items: '{{ l }}'\n      module_defaults: [{command: {chdir: /}}]",
 ]
 WRONG = [
     ("- copi: {dest: a}", "copi"),
+    ("- systemd: {nam: a}", "'nam' was unexpected"),
+    ("- include_tasks: {fil: a}", "'fil' was unexpected"),
     ("- copy: {dset: a, src: b}", "'dset' was unexpected"),
     ("- copy: {src: a}", "'dest' is a required property"),
     ("- copy: {dest: a, src: b, force: maybe}", "maybe"),
@@ -182,12 +193,13 @@ def test_the_command_prints_what_an_editor_can_read(crossgrade: Callable[..., Sa
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_each_module_has_a_guide_whose_example_is_right(name: str, tmp_path: Path) -> None:
-    guide = guide_of(name, load_module(name))
+    module = load_module(name)
+    guide = guide_of(module)
     assert guide.plan
     assert guide.diff
     assert guide.undo
     tasks = yaml.safe_load(guide.example)
-    assert any(name in task for task in tasks), "src/crossgrade/modules/guides: an example of the module"
+    assert any(module.name in task for task in tasks), "src/crossgrade/modules/guides: an example of the module"
     play = [{"hosts": "localhost", "tasks": tasks}]
     text = yaml.safe_dump(play, sort_keys=False)
     (tmp_path / "p.yml").write_text(text)
@@ -198,7 +210,7 @@ def test_each_module_has_a_guide_whose_example_is_right(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_what_a_guide_says_is_returned_is_named_in_the_code(name: str) -> None:
     source = "".join(path.read_text() for path in (ROOT / "src/crossgrade/modules").glob("*.py"))
-    for returned in guide_of(name, load_module(name)).returns:
+    for returned in guide_of(load_module(name)).returns:
         assert f'"{returned}"' in source or f"{returned}:" in source, returned
 
 
@@ -213,6 +225,13 @@ def test_doc_of_a_module_as_text_and_as_json(crossgrade: Callable[..., Said]) ->
     (found,) = json.loads(crossgrade("doc", "ansible.builtin.copy", "--json").stdout)
     assert (found["name"], found["state"], found["effect"]) == ("copy", "different", "changes")
     assert {"dest", "src", "content"} <= {argument["name"] for argument in found["arguments"]}
+
+
+def test_doc_of_another_name_of_a_module_and_of_a_statement(crossgrade: Callable[..., Said]) -> None:
+    systemd, statement = json.loads(crossgrade("doc", "systemd", "ansible.builtin.include_role", "--json").stdout)
+    assert "systemd_service:" in systemd["example"]
+    assert {"name", "tasks_from", "apply"} <= {argument["name"] for argument in statement["arguments"]}
+    assert "tasks_from" in crossgrade("doc", "include_role").stdout
 
 
 @pytest.mark.parametrize(

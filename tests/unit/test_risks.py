@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.commands import crossgrade
+from tests.support.vaults import encrypt_file, encrypt_value, password_file
 
 from crossgrade.cli import main, with_options
 from crossgrade.commands.linting import risks_of
@@ -132,6 +134,31 @@ def test_a_risk_is_found_and_nothing_else(rule: str, tasks: str, tmp_path: Path)
 @pytest.mark.parametrize("tasks", HARMLESS)
 def test_what_is_right_is_let_pass(tasks: str, tmp_path: Path) -> None:
     assert found_in(tmp_path, tasks) == []
+
+
+def test_a_window_needs_no_module_whose_start_would_be_undone(tmp_path: Path) -> None:
+    stop, start = (f"command: systemctl {verb} x\n      changed_when: true" for verb in ("stop", "start"))
+    assert found_in(tmp_path, f"- block:\n    - {stop}\n  always:\n    - {start}", besides="") == []
+    assert found_in(tmp_path, "- command: systemctl start x\n  changed_when: true", besides="") == ["module-exists"]
+
+
+def test_what_is_in_a_vault_is_no_secret_in_plain_text(tmp_path: Path) -> None:
+    """No password is needed for values; of a file that is encrypted as a whole, nothing is shown."""
+    password = password_file(tmp_path)
+    value = "".join(f"      {line}\n" for line in encrypt_value("s3cr3t-of-ours", "api_key", password).splitlines())
+    assert found_in(tmp_path, "- debug: {msg: x}", head=f"  vars:\n{value}") == []
+    file = tmp_path / "p.yml"
+    file.write_text(
+        "- hosts: localhost\n  vars: {api_key: s3cr3t-of-ours}\n  tasks: [{command: pip install s3cr3t-of-ours}]\n"
+    )
+    encrypt_file(file, password)
+    done = crossgrade("lint", file)
+    assert (done.code, "no password is given" in done.stderr) == (4, True)
+    done = crossgrade("lint", file, "--vault-password-file", password)
+    assert done.code == 1
+    assert "in-place-install" in done.stdout
+    assert "plain-secret" not in done.stdout
+    assert "s3cr3t" not in done.stdout + done.stderr
 
 
 def test_secrets_and_policies_of_a_plays_variables(tmp_path: Path) -> None:

@@ -141,12 +141,37 @@ def test_line_ends_and_spaces_do_not_matter(folder: Path) -> None:
 
 def test_errors_in_an_encrypted_file_show_nothing_of_it(folder: Path, tmp_path: Path) -> None:
     use(folder / "password")
-    for text in ("a: hidden-word: b\n", "a: 'hidden-word\n", "a: &x hidden-word\nb: *hidden-word\n", "- hidden-word\n"):
+    for text in (
+        *("a: hidden-word: b\n", "a: 'hidden-word\n", "a: &x hidden-word\nb: *hidden-word\n", "- hidden-word\n"),
+        *("a: {{ hidden-word }}\n", "a:\thidden-word\nb: 'hidden-word' x\n", "hidden-word: 1\nhidden-word: 2\n"),
+        *("a: b\n  c: hidden-word\nd: @hidden-word\n", "a: {{ hidden-word }}/x\n", "a: !hidden-word x\n"),
+    ):
         (tmp_path / "v.yml").write_text(encrypt(text, folder / "password"))
         with pytest.raises(PlaybookError) as caught:
             load_variables(tmp_path / "v.yml")
         assert "hidden-word" not in str(secrets.masked(str(caught.value)))
         assert "v.yml:" in str(caught.value)
+
+
+def test_values_are_opened_beside_mistakes(folder: Path, tmp_path: Path) -> None:
+    """Each mistake of the file is told, and nothing of a value that could be opened."""
+    use(folder / "password")
+    value = (folder / "value.yml").read_text()
+    (tmp_path / "v.yml").write_text(f"{value}a: @1\nb: 'c' d\nx: 3\n")
+    with pytest.raises(PlaybookErrors) as caught:
+        load_variables(tmp_path / "v.yml")
+    lines = value.count("\n")
+    assert [error.place.line - lines for error in caught.value.errors if error.place] == [1, 2, 3]
+    assert "inline" not in str(caught.value)
+
+
+def test_a_damaged_value_is_told_once(folder: Path, tmp_path: Path) -> None:
+    use(folder / "password")
+    value = (folder / "value.yml").read_text().splitlines()
+    (tmp_path / "v.yml").write_text("\n".join([*value[:3], *value[4:], "a: @1", ""]))
+    with pytest.raises(PlaybookErrors) as caught:
+        load_variables(tmp_path / "v.yml")
+    assert [error.place.line for error in caught.value.errors if error.place] == [1, len(value)]
 
 
 def test_a_peek_needs_no_password(folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from crossgrade.store.layout import Store
 
 def request_from(options: Mapping[str, Any], command: str) -> Request:
     """The request that a command line makes. Raises WrongOptionsError."""
-    vault = _vault(options)
+    vault = open_vaults(options)
     extra_vars: dict[str, Any] = {}
     if options.get("extra_vars"):
         from crossgrade.playbook.extra_vars import parse_extra_vars
@@ -41,8 +41,11 @@ def request_from(options: Mapping[str, Any], command: str) -> Request:
     )
 
 
-def _vault(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where vault passwords come from. Those that options name are looked up at once: a wrong path must come out."""
+def open_vaults(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Use the vault passwords that options name. They are looked up at once: a wrong path must come out.
+
+    Returns where they come from. Raises WrongOptionsError.
+    """
     files, ids = options.get("vault_password_file") or (), options.get("vault_id") or ()
     if not (files or ids or options.get("ask_vault_pass") or any(os.environ.get(name) for name in VAULT_VARIABLES)):
         return ()

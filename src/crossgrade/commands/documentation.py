@@ -50,11 +50,11 @@ nothing is ignored in silence. `crossgrade doc NAME` says the same at the termin
   `may change`.
 - **A changed task is looked at again.** After `apply`, the module's own look must find nothing left to do.
 - **`gather_facts` is off** unless a play asks for it; then `ansible_facts` and `ansible_…` hold the basics under
-  Ansible's names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more about
-  a server than a play needs; `preflight` judges that.
-- **Files are read strictly**: a key that is there twice, a second document, a tag other than `!unsafe` and a module's
-  argument that does not exist are errors. A file is read past its mistakes: all are told at once, each with line,
-  column, an excerpt and what to write.
+  Ansible's names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more
+  about a server than a play needs; `preflight` judges that.
+- **Files are read strictly**: a key that is there twice, a second document, a tag other than `!unsafe` and `!vault` and
+  a module's argument that does not exist are errors. A file is read past its mistakes: all are told at once, each with
+  line, column, an excerpt and what to write.
 - **A date stays text**, and so does a time.
 
 In an editor with yaml-language-server, `crossgrade schema > crossgrade.schema.json` and this first line of a playbook
@@ -63,6 +63,11 @@ give completion, descriptions and errors:
 ```yaml
 # yaml-language-server: $schema=crossgrade.schema.json
 ```
+"""
+
+_STATEMENTS_HEAD = """## Statements that bring in tasks
+
+[Includes](includes.md) says how they work. Their arguments:
 """
 
 _FAILURES_HEAD = """# Known failures
@@ -115,7 +120,7 @@ def modules_page() -> str:
         if module.name != name:
             parts.append(f"## {name}\n\nThe same as `{module.name}`.\n")
             continue
-        guide = guide_of(name, module)
+        guide = guide_of(module)
         parts.append(f"## {name}\n\n{module.summary} ({module.effect})\n")
         rows = [_row(argument) for argument in describe_arguments(module.arguments)]
         if rows:
@@ -186,6 +191,12 @@ def language_page() -> str:
             for w in found
         ]
         parts.append("\n".join(_table(head, rows)) + "\n")
+    parts.append(_STATEMENTS_HEAD)
+    for name, arguments in STATEMENTS.items():
+        table = [_row(argument) for argument in describe_arguments(arguments)]
+        parts.append(
+            f"### {name}\n\n| argument | type | default | |\n| --- | --- | --- | --- |\n" + "\n".join(table) + "\n"
+        )
     return "\n".join(parts)
 
 

@@ -10,7 +10,10 @@ from crossgrade.knowledge import table
 from crossgrade.modules import NAMES, load_module
 from crossgrade.modules.guide import is_gate
 from crossgrade.playbook import keyword_docs
+from crossgrade.playbook.arguments import refused_arguments
+from crossgrade.playbook.playbook_import import STATEMENT
 from crossgrade.playbook.schema import KEYWORDS, MODULES_LATER, Keyword
+from crossgrade.playbook.statements import STATEMENTS
 
 State = Literal["same", "different", "absent", "own"]
 PLACES = ("play", "role", "block", "task", "handler")
@@ -63,7 +66,8 @@ def _keywords() -> Iterator[Word]:
         lacking = [place for place in found if place not in here]
         note = different
         if lacking:
-            note = "; ".join(filter(None, (note, f"absent on a {' or '.join(lacking)}")))
+            absent = f"absent on a {' or '.join(lacking)}: {found[lacking[0]].instead}"
+            note = "; ".join(filter(None, (note, absent.rstrip(": "))))
         yield Word("keyword", (name,), what, "different" if note else "same", note, here, states)
 
 
@@ -83,7 +87,7 @@ def _modules() -> Iterator[Word]:
         here = [name for name in names if is_module_here(name)]
         if here:
             what = load_module(here[0]).summary if here[0] in NAMES else str(row["what"])
-            different = str(row.get("different", ""))
+            different = "; ".join(filter(None, (str(row.get("different", "")), _refused(here[0]))))
             yield Word("module", (*here,), what, "different" if different else "same", different)
         else:
             instead = MODULES_LATER.get(names[0]) or str(row.get("instead", ""))
@@ -97,14 +101,20 @@ def _modules() -> Iterator[Word]:
             yield Word("module", (name,), module.summary, "own", "a gate" if is_gate(module) else "")
 
 
+def _refused(name: str) -> str:
+    """The arguments of Ansible's module that this one refuses. [modules](modules.md) says why."""
+    refused = refused_arguments(load_module(name).arguments) if name in NAMES else {}
+    return f"without {', '.join(f'`{one}`' for one in refused)}" if refused else ""
+
+
 def is_module_here(name: str) -> bool:
     """Whether tasks can name it: as a module, or as a statement that the loader itself knows."""
-    return name in NAMES
+    return name in NAMES or name in STATEMENTS or name == STATEMENT
 
 
 def _here(kind: str) -> Collection[str]:
     if kind == "lookup":
-        from crossgrade.playbook.functions import LOOKUPS
+        from crossgrade.playbook.lookups import LOOKUPS
 
         return LOOKUPS
     if kind == "variable":

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossgrade.commands.common import complain, guarded, people
+from crossgrade.commands.common import complain, guarded, open_vaults, people
 from crossgrade.errors import CrossgradeError, ExitCode, WrongOptionsError
 from crossgrade.modules import NAMES, arguments_of
 from crossgrade.playbook.check import check_templates
 from crossgrade.playbook.loader import ModuleCatalogue, load_playbook
 from crossgrade.playbook.positions import PlaybookErrors
+from crossgrade.playbook.secrets import masked
 from crossgrade.playbook.suggest import did_you_mean
 from crossgrade.report.terminal import Terminal
 from crossgrade.report.text import Line
@@ -35,6 +37,7 @@ def _lint(options: Options) -> int:
     skip = {name.strip() for text in options["skip"] or () for name in text.split(",") if name.strip()}
     for name in sorted(skip - set(RULES)):
         raise WrongOptionsError(f"there is no rule {name!r}", remedy=did_you_mean(name, RULES) or "`lint --rules`.")
+    open_vaults(options)
     files = [Path(name).expanduser() for name in options["file"] or ()]
     own = not files and in_checkout()
     if own:
@@ -69,8 +72,8 @@ def in_checkout() -> bool:
 
 
 def risks_of(file: Path, skip: Sequence[str] | set[str] = ()) -> tuple[Finding, ...]:
-    """The risks in a playbook. Raises PlaybookErrors for one that is not valid."""
-    playbook = load_playbook(file, ModuleCatalogue(NAMES, arguments_of))
+    """The risks in a playbook, for which no value under `!vault` is opened. Raises PlaybookErrors for a wrong one."""
+    playbook = load_playbook(file, ModuleCatalogue(NAMES, arguments_of), keep_sealed=True)
     wrong = check_templates(playbook)
     if wrong:
         raise PlaybookErrors(wrong)
@@ -80,12 +83,14 @@ def risks_of(file: Path, skip: Sequence[str] | set[str] = ()) -> tuple[Finding, 
 def _tell(options: Options, found: Mapping[str, Sequence[Finding]]) -> None:
     findings = [finding for each in found.values() for finding in each]
     if options["json"]:
-        sys.stdout.write(json.dumps([_to_json(finding) for finding in findings], indent=1, ensure_ascii=False) + "\n")
+        data = masked([_to_json(finding) for finding in findings])
+        sys.stdout.write(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
         return
     terminal = Terminal(people(options))
     explained: set[str] = set()
     for finding in findings:
-        terminal.write(list(_lines(finding, explain=finding.rule.name not in explained)))
+        lines = _lines(finding, explain=finding.rule.name not in explained)
+        terminal.write([replace(line, text=masked(line.text)) for line in lines])
         explained.add(finding.rule.name)
     where = next(iter(found)) if len(found) == 1 else f"{len(found)} playbooks"
     if findings:

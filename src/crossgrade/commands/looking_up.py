@@ -16,6 +16,7 @@ from crossgrade.modules import NAMES, load_module
 from crossgrade.modules.guide import ALWAYS, guide_of
 from crossgrade.playbook.describe import ArgumentDescription, describe_arguments
 from crossgrade.playbook.schema import PREFIXES
+from crossgrade.playbook.statements import STATEMENTS
 from crossgrade.playbook.suggest import did_you_mean
 
 Options = Mapping[str, Any]
@@ -80,19 +81,15 @@ def _lines(word: Word) -> Iterator[str]:
         yield from _wrapped(f"On a {', '.join(word.on)}.", "  ")
     if word.kind == "module" and word.name in NAMES:
         yield from _module_lines(word.name)
+    elif word.kind == "module" and word.name in STATEMENTS:
+        yield from _argument_lines(STATEMENTS[word.name])
 
 
 def _module_lines(name: str) -> Iterator[str]:
     module = load_module(name)
-    guide = guide_of(name, module)
+    guide = guide_of(module)
     yield from _wrapped(" ".join((module.arguments.__doc__ or "").split()), "  ")
-    yield from ("", "Arguments")
-    described = describe_arguments(module.arguments)
-    for argument in described:
-        yield f"  {', '.join((argument.name, *argument.aliases))}  ({_type(argument)})"
-        yield from _wrapped(argument.doc, "      ")
-    if not described:
-        yield "  none"
+    yield from _argument_lines(module.arguments)
     yield from ("", "Returns")
     for returned, what in {**guide.returns, **ALWAYS}.items():
         yield f"  {returned}"
@@ -103,6 +100,16 @@ def _module_lines(name: str) -> Iterator[str]:
         yield from _wrapped(text, "  ")
     if guide.example:
         yield from ("", "Example", textwrap.indent(guide.example.rstrip(), "  "))
+
+
+def _argument_lines(arguments: type[Any]) -> Iterator[str]:
+    yield from ("", "Arguments")
+    described = describe_arguments(arguments)
+    for argument in described:
+        yield f"  {', '.join((argument.name, *argument.aliases))}  ({_type(argument)})"
+        yield from _wrapped(argument.doc, "      ")
+    if not described:
+        yield "  none"
 
 
 def _type(argument: ArgumentDescription) -> str:
@@ -140,7 +147,7 @@ def _to_json(word: Word) -> dict[str, Any]:
         made["states"] = dict(word.states)
     if word.kind == "module" and word.name in NAMES:
         module = load_module(word.name)
-        guide = guide_of(word.name, module)
+        guide = guide_of(module)
         made |= {
             "effect": module.effect,
             "arguments": [_argument_json(argument) for argument in describe_arguments(module.arguments)],
@@ -150,6 +157,8 @@ def _to_json(word: Word) -> dict[str, Any]:
             "undo": guide.undo,
             "example": guide.example,
         }
+    elif word.kind == "module" and word.name in STATEMENTS:
+        made["arguments"] = [_argument_json(one) for one in describe_arguments(STATEMENTS[word.name])]
     return made
 
 

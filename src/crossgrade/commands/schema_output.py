@@ -11,6 +11,7 @@ from crossgrade.commands.common import guarded
 from crossgrade.errors import ExitCode, WrongOptionsError
 from crossgrade.modules import NAMES, load_module
 from crossgrade.playbook.json_schema import KINDS, SchemaModule, language_schema
+from crossgrade.playbook.statements import STATEMENTS
 from crossgrade.playbook.suggest import did_you_mean
 
 
@@ -30,9 +31,14 @@ def schema_command(options: Mapping[str, Any]) -> int:
 
 def schema_of(kind: str) -> dict[str, Any]:
     """The schema of a kind of file, with every module that there is. Raises KeyError for another kind."""
-    return language_schema(kind, [_module(name) for name in sorted(NAMES)])
+    return language_schema(kind, [*map(_module, sorted(NAMES)), *map(_statement, STATEMENTS)])
 
 
 def _module(name: str) -> SchemaModule:
     module = load_module(name)
     return SchemaModule(name, module.summary, module.arguments)
+
+
+def _statement(name: str) -> SchemaModule:
+    arguments = STATEMENTS[name]
+    return SchemaModule(name, arguments.__doc__ or "", arguments)

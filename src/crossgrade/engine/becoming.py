@@ -21,7 +21,19 @@ THROUGH_PROGRAMS = frozenset(("apt", "command", "raw", "service", "shell", "syst
 
 SAME_FOR_ANYBODY = frozenset(
     (
-        *("add_host", "assert", "debug", "fail", "group_by", "include_vars", "meta", "pause", "ping", "set_fact"),
+        *(
+            "add_host",
+            "assert",
+            "debug",
+            "fail",
+            "gather_facts",
+            "group_by",
+            "include_vars",
+            "meta",
+            "pause",
+            "ping",
+            "set_fact",
+        ),
         *("setup", "uri", "wait_for"),
     )
 )

@@ -45,9 +45,9 @@ def is_gate(module: Module[Any, Any]) -> bool:
     return any(one.name == "on_not_run" for one in declared_arguments(module.arguments))
 
 
-def guide_of(name: str, module: Module[Any, Any]) -> Guide:
+def guide_of(module: Module[Any, Any]) -> Guide:
     """The guide of a module. One without a file has what follows from its declaration, and no example."""
-    written = _written(name)
+    written = _written(module.name)
     gate = is_gate(module)
     return Guide(
         plan=str(written.get("plan") or _plan(module)),

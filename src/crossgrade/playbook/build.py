@@ -73,13 +73,18 @@ FLAGS = ("any_errors_fatal", "ignore_errors", "no_log", "check_mode", "diff")
 
 
 def build_playbook(
-    source: Source, file: Path, modules: ModuleCatalogue, variables: Mapping[str, Any] | None = None
+    source: Source,
+    file: Path,
+    modules: ModuleCatalogue,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    keep_sealed: bool = False,
 ) -> Playbook:
     """The playbook in `source`. Raises PlaybookErrors with every problem that can be seen without running.
 
-    `variables` are those of `-e`: names of what is imported may need them.
+    `variables` are those of `-e`: names of what is imported may need them. `keep_sealed` is that of `load_playbook`.
     """
-    library = Library(modules, variables or {})
+    library = Library(modules, variables or {}, keep_sealed=keep_sealed)
     reader = Reader()
     builder = Builder(reader, library, file.parent, (str(file),))
     plays = builder.plays(Spot(source), source.root.value)

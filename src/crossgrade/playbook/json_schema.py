@@ -15,7 +15,7 @@ from crossgrade.playbook import keyword_docs
 from crossgrade.playbook.argument_types import BOOLEAN_SCHEMA, TEMPLATE_SCHEMA
 from crossgrade.playbook.arguments import free_form_argument
 from crossgrade.playbook.describe import arguments_schema, required_schema
-from crossgrade.playbook.schema import KEYWORDS, LOOP_CONTROL, LOOP_CONTROL_LATER, PREFIXES, Keyword, On
+from crossgrade.playbook.schema import KEYWORDS, LOOP_CONTROL, PREFIXES, Keyword, On
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 KINDS = ("playbook", "tasks", "vars", "inventory")
@@ -85,7 +85,7 @@ def language_schema(kind: str, modules: Iterable[SchemaModule]) -> Schema:
         return {**head, "description": "Variables of a file.", "anyOf": [_VARIABLES, _NULL]}
     if kind == "inventory":
         return {**head, **_inventory()}
-    root = {"playbook": "play", "tasks": "step"}[kind]
+    root = {"playbook": "entry", "tasks": "step"}[kind]
     return {
         **head,
         "type": "array",
@@ -98,6 +98,11 @@ def language_schema(kind: str, modules: Iterable[SchemaModule]) -> Schema:
 def _definitions(modules: list[SchemaModule]) -> Schema:
     sections = ("block", "rescue", "always")
     found: Schema = {
+        "entry": {
+            "type": "object",
+            "if": {"propertyNames": {"not": {"pattern": r"(^|\.)import_playbook$"}}},
+            "then": {"$ref": "#/definitions/play"},
+        },
         "play": {**_place("play", ()), "required": ["hosts"]},
         "step": {
             "type": "object",
@@ -133,7 +138,7 @@ def _place(place: On, extra: Iterable[tuple[str, Schema]]) -> Schema:
 def _keyword_schema(keyword: Keyword) -> Schema:
     described: Schema = {"description": keyword_docs.description(keyword.name)}
     if keyword.choices:
-        return {**described, "enum": list(keyword.choices)}
+        return {**described, "anyOf": [{"enum": [*keyword.choices, None]}, TEMPLATE_SCHEMA]}
     schema = _KIND_SCHEMAS.get(keyword.kind)
     if schema is None:
         return described
@@ -171,11 +176,7 @@ def _task(place: On, modules: list[SchemaModule]) -> Schema:
 
 
 def _loop_control() -> Schema:
-    properties = {
-        name: {"anyOf": [dict(_KIND_SCHEMAS.get(kind, {})), _NULL]}
-        for name, kind in LOOP_CONTROL.items()
-        if name not in LOOP_CONTROL_LATER
-    }
+    properties = {name: {"anyOf": [dict(_KIND_SCHEMAS.get(kind, {})), _NULL]} for name, kind in LOOP_CONTROL.items()}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 

@@ -30,7 +30,7 @@ DESCRIPTIONS: dict[str, str] = {
     "fact_path": "A folder of custom facts.",
     "failed_when": "Conditions that say whether the task has failed, instead of the module.",
     "force_handlers": "Run the handlers that were notified even when the play has failed.",
-    "gather_facts": "Look at the machine first: driver, GPUs, toolkits, compilers, system.",
+    "gather_facts": "Look at the machine first: system, driver, GPUs, toolkits, compilers.",
     "gather_subset": "Which facts to gather.",
     "gather_timeout": "Seconds that gathering facts may take.",
     "handlers": "Tasks that run once, at the end of a section, when a changed task has notified them.",
@@ -72,8 +72,16 @@ DESCRIPTIONS: dict[str, str] = {
 }
 
 DIFFERENT: dict[str, str] = {
-    "gather_facts": "off unless a play asks for it, since every gate looks at the machine itself; then `ansible_facts` "
-    "holds driver, GPUs, toolkits, compilers and system, not Ansible's own list",
+    "become": "without a password; modules that write files themselves are refused: they work as the user that "
+    "crossgrade runs as, so that what they change can be taken back",
+    "become_method": "sudo only",
+    "collections": "only names of ansible.builtin mean something",
+    "connection": "on a block or task `local` only: a host has one connection",
+    "gather_facts": "off unless a play asks for it, since every gate looks at the machine itself; "
+    "`ansible_facts.crossgrade` holds driver, GPUs, toolkits and compilers",
+    "gather_timeout": "accepted: nothing that is gathered waits",
+    "strategy": "`linear` only: a plan foresees one order",
+    "vars_prompt": "without `encrypt` and its like: no hashes of passwords are made",
     "check_mode": "a plan predicts what the run does, and a task that it already sees fail keeps the run from starting",
     "register": "in a plan, what only the run knows is `may change`, never an error and never a silent skip",
 }

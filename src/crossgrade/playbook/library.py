@@ -23,11 +23,13 @@ class Library:
     """Reads tasks, roles and variables for one playbook. `variables` are those of `-e`, for names of static imports.
 
     `digests` maps the path of each file that was read to the sha256 of its text, in hex: a saved plan is tied to them.
+    `keep_sealed` leaves values under `!vault` in them as they are.
     """
 
     modules: ModuleCatalogue
     variables: Mapping[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    keep_sealed: bool = False
     _sources: dict[Path, tuple[str, Source]] = field(default_factory=dict)
 
     def source(self, file: Path) -> Source:
@@ -36,13 +38,13 @@ class Library:
         digest = sha256(text.encode()).hexdigest()
         known = self._sources.get(file)
         if known is None or known[0] != digest:
-            known = self._sources[file] = (digest, parse_yaml(text, str(file)))
+            known = self._sources[file] = (digest, parse_yaml(text, str(file), keep_sealed=self.keep_sealed))
         self.digests[str(file)] = digest
         return known[1]
 
     def variables_in(self, file: Path) -> Variables:
         """The variables of a file. Raises PlaybookError."""
-        found = load_variables(file)
+        found = load_variables(file, keep_sealed=self.keep_sealed)
         with suppress(OSError):
             self.digests[str(file)] = sha256(file.read_bytes()).hexdigest()
         return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from crossgrade.playbook.build_task import ModuleCatalogue
 from crossgrade.playbook.model import Playbook
-from crossgrade.playbook.positions import PlaybookErrors, Spot
+from crossgrade.playbook.positions import PlaybookErrors, Source, Spot
 from crossgrade.playbook.recovery import raise_all
 from crossgrade.playbook.yamltext import parse_yaml, read_text, read_yaml
 
@@ -27,23 +27,30 @@ class Variables:
     spot: Spot
 
 
-def load_playbook(file: Path, modules: ModuleCatalogue, variables: Mapping[str, Any] | None = None) -> Playbook:
+def load_playbook(
+    file: Path, modules: ModuleCatalogue, variables: Mapping[str, Any] | None = None, *, keep_sealed: bool = False
+) -> Playbook:
     """The playbook in a file, with all that it imports. `variables` are those of `-e`.
+
+    `keep_sealed` leaves values under `!vault` as they are, for who does not need them.
 
     Raises PlaybookErrors (exit code 4) with every problem that can be seen without running it, and PlaybookError
     when the file cannot be read at all.
     """
     from crossgrade.playbook.build import build_playbook
 
-    reading = read_yaml(read_text(file), str(file))
+    def build(source: Source) -> Playbook:
+        return build_playbook(source, file, modules, variables, keep_sealed=keep_sealed)
+
+    reading = read_yaml(read_text(file), str(file), keep_sealed=keep_sealed)
     if reading.source is None or reading.problems:
-        raise_all(reading, lambda source: build_playbook(source, file, modules, variables))
-    return build_playbook(reading.source, file, modules, variables)
+        raise_all(reading, build)
+    return build(reading.source)
 
 
-def load_variables(file: Path) -> Variables:
+def load_variables(file: Path, *, keep_sealed: bool = False) -> Variables:
     """The variables in a YAML or JSON file (`vars_files`, `-e @FILE`, `group_vars`). Raises PlaybookError."""
-    reading = read_yaml(read_text(file), str(file))
+    reading = read_yaml(read_text(file), str(file), keep_sealed=keep_sealed)
     if reading.source is None or reading.problems:
         raise_all(reading, lambda source: variables_of(Spot(source)))
     return variables_of(Spot(reading.source))

@@ -8,6 +8,7 @@ from typing import Any
 
 from crossgrade.modules import NAMES
 from crossgrade.modules.apt_transaction import driver_part, driver_rules
+from crossgrade.playbook.model import walk
 from crossgrade.risks.book import Book, Finding, LintTask, Rule
 
 IN_PLACE = Rule(
@@ -162,7 +163,15 @@ def _instead(task: LintTask, program: str, words: list[str]) -> Iterator[Finding
         return
     if program in ("test", "cat", "find", "stat") and len(words) < 2:
         return
+    if program == "systemctl" and _stands_again(task):
+        return
     yield task.finding(EXISTS, f"`{program}` where the module `{here}` exists")
+
+
+def _stands_again(task: LintTask) -> bool:
+    """Whether it stops a service that `always` starts, or starts it there: a module's start would be undone."""
+    starts = (one for block in task.blocks for one in walk(block.always) if "systemctl" in str(one.arguments))
+    return "always" in task.sections or any(starts)
 
 
 def _packages(task: LintTask) -> Iterator[Finding]:

@@ -9,8 +9,9 @@ from typing import Any
 from crossgrade.facts.secrets import is_secret, looks_secret
 from crossgrade.knowledge import table
 from crossgrade.playbook.check import CONDITIONS
-from crossgrade.playbook.positions import Spot
+from crossgrade.playbook.positions import SealedText, Spot
 from crossgrade.playbook.values import is_template_text
+from crossgrade.playbook.vault_format import is_vault
 from crossgrade.risks.book import Book, Finding, LintTask, Rule, finding_at, texts
 
 SECRET = Rule(
@@ -122,10 +123,15 @@ def _secrets(value: Any, spot: Spot, task: str, name: str = "") -> Iterator[Find
     elif isinstance(value, list):
         for at, item in enumerate(value):
             yield from _secrets(item, spot.at(at), task, "")
-    elif isinstance(value, str) and value and not is_template_text(value):
+    elif isinstance(value, str) and value and not (is_template_text(value) or is_vault(value) or _is_sealed(spot)):
         by_name = bool(_TOLD.search(name)) and is_secret(name, value) and not value.startswith(("/", "~", "$", "{"))
         if by_name or looks_secret(value):
             yield finding_at(SECRET, f"`{name}` holds a secret" if name else "this is a secret", spot, task=task)
+
+
+def _is_sealed(spot: Spot) -> bool:
+    """Whether it stands in a file that is encrypted as a whole."""
+    return isinstance(spot.source.text, SealedText)
 
 
 def _hidden(task: LintTask) -> Iterator[Finding]:
