@@ -1,0 +1,342 @@
+"""The same playbook run by real ansible-core and by crossgrade, and what came of it in one shape.
+
+    with BothWays(folder) as both:
+        theirs, ours = both.run(Case(...))
+        differing(ours, theirs)      # the names of what is not the same
+
+Both sides run in folders of their own with the same files, on localhost, through `forking_server.py`. The program `say`
+is on PATH: it writes its words to a log and to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.support.warm_python import write_client
+
+HERE = Path(__file__).parent
+SECONDS = 120.0  # for one playbook on one side
+
+_COUNTS = ("ok", "changed", "unreachable", "failed", "skipped", "rescued", "ignored")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One playbook and the files around it. `options` are given to both programs as they are."""
+
+    name: str
+    playbook: str
+    about: str = ""
+    options: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run.
+
+    `recap` has Ansible's counts for each host; `steps` the tasks and handlers in order for each host, as
+    `(name, status)` with `name => item` for an item of a loop; `said` what `debug` printed; `log` what `say` was told;
+    `tree` what lies in the folder `out` afterwards. `begun` is False where a playbook was refused before its first play.
+    """
+
+    code: int | None
+    recap: Mapping[str, Mapping[str, int]]
+    steps: Mapping[str, Sequence[tuple[str, str]]]
+    said: Mapping[str, Sequence[Any]]
+    log: Sequence[str]
+    tree: Mapping[str, str]
+    begun: bool = True
+    output: str = field(default="", compare=False)
+
+
+FIELDS = tuple(one.name for one in fields(Outcome) if one.compare)
+
+
+def differing(ours: Outcome, theirs: Outcome) -> list[str]:
+    """The fields that are not the same.
+
+    What a failed play changed is taken back by crossgrade, so then `out` has to be as empty as it was; what ran through
+    `command` stays. A play that crossgrade does not begin differs in `begun` alone when it fails in Ansible, too.
+    """
+    if theirs.begun and theirs.code and ours.code in (1, 4) and not (ours.begun or ours.tree or ours.log):
+        return ["begun"]
+    found = [name for name in FIELDS if name != "tree" and getattr(ours, name) != getattr(theirs, name)]
+    expected = theirs.tree if ours.code == 0 else {}
+    return [*found, *(["tree"] if ours.tree != expected else [])]
+
+
+def described(ours: Outcome, theirs: Outcome, names: Sequence[str]) -> str:
+    """What differs, for people."""
+    lines = [f"{name}:\n  ansible    {getattr(theirs, name)}\n  crossgrade {getattr(ours, name)}" for name in names]
+    return "\n".join([*lines, "crossgrade said:", ours.output[-3000:], "ansible said:", theirs.output[-1500:]])
+
+
+# ---- reading what the two programs said
+
+
+def _records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def _step(events: dict[str, list[tuple[str, str]]], record: Mapping[str, Any], status: str, *, handler: bool) -> None:
+    item = f" => {record['item']}" if record["item"] not in (None, "") else ""
+    name = f"{'handler ' if handler else ''}{record['name']}{item}"
+    events.setdefault(record["host"], []).append((name, status))
+
+
+_NOT_SAID = {"changed", "failed", "skipped", "warnings", "ansible_loop_var", "ansible_index_var", "ansible_loop"}
+
+
+def _without(values: Mapping[str, Any]) -> dict[str, Any]:
+    loop = {values.get("ansible_loop_var"), values.get("ansible_index_var")}
+    return {key: value for key, value in values.items() if key not in _NOT_SAID | loop}
+
+
+_NOT_COMPARED = ("include_tasks", "import_tasks", "include_role", "import_role", "meta", "import_playbook")
+
+
+def _is_step(record: Mapping[str, Any]) -> bool:
+    """Includes are told as different events; that they happened shows in what they include."""
+    return str(record["module"]).rpartition(".")[2] not in _NOT_COMPARED
+
+
+def read_ansible(text: str, errors: str, code: int | None) -> Outcome:
+    recap: dict[str, dict[str, int]] = {}
+    steps: dict[str, list[tuple[str, str]]] = {}
+    said: dict[str, list[Any]] = {}
+    handler = False
+    for record in _records(text):
+        if record["event"] == "task":
+            handler = record["handler"]
+        elif record["event"] == "recap":
+            counts = {**record, "failed": record["failures"]}
+            recap[record["host"]] = {name: counts[name] for name in _COUNTS}
+        elif record["event"] == "result" and _is_step(record):
+            status = str(record["status"])
+            if not status.startswith("all "):
+                _step(steps, record, status, handler=handler)
+                if str(record["module"]).endswith("debug") and status in ("ok", "changed"):
+                    said.setdefault(record["host"], []).append(_without(record["values"]))
+    begun = any(record["event"] == "play" for record in _records(text))
+    return Outcome(code, recap, steps, said, (), {}, begun, output=text[-3000:] + errors)
+
+
+def read_crossgrade(text: str, errors: str, code: int | None) -> Outcome:
+    recap: dict[str, dict[str, int]] = {}
+    steps: dict[str, list[tuple[str, str]]] = {}
+    said: dict[str, list[Any]] = {}
+    records = _records(text)
+    handler = False
+    for record in records:
+        if record["event"] == "task_started":
+            handler = bool(record.get("handler"))
+        elif record["event"] == "recap":
+            recap[record["host"]] = {name: record[name] for name in _COUNTS}
+        elif record["event"] == "task_result" and _is_step(record):
+            status = str(record["status"])
+            if status == "ignored" and record["item"]:
+                status = "failed"  # Ansible says of the loop that it is ignored, not of the item
+            _step(steps, record, status, handler=handler)
+            if str(record["module"]).endswith("debug") and status in ("ok", "changed"):
+                said.setdefault(record["host"], []).append(_without(record["values"]))
+    planned = [record["plan"] for record in records if record["event"] == "plan"]
+    if planned and not recap:
+        for task in planned[-1]["tasks"]:
+            if _is_step(task):
+                _step(steps, task, {"change": "changed", "fails": "failed"}.get(task["action"], task["action"]), handler=False)
+    begun = any(record["event"] == "run_started" for record in records) or bool(planned and not code)
+    return Outcome(code, recap, steps, said, (), {}, begun, output=errors)
+
+
+def tree_of(folder: Path) -> dict[str, str]:
+    """Every entry below a folder with its kind, mode and content."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            text = f"link {path.readlink()}"
+        elif stat.S_ISDIR(mode):
+            text = f"directory {stat.S_IMODE(mode):04o}"
+        else:
+            text = f"file {stat.S_IMODE(mode):04o} {path.read_bytes()!r}"
+        found[str(path.relative_to(folder))] = text
+    return found
+
+
+# ---- running
+
+
+class _Server:
+    """One `forking_server.py`, with the requests that wait for its answers."""
+
+    def __init__(self, which: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self._waiting: dict[int, Future[int | None]] = {}
+        self._lock = threading.Lock()
+        self._errors = (folder / f"{which}.err").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "forking_server.py"), which],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=dict(environment),
+            cwd=folder,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            self._waiting.pop(answer["id"]).set_result(answer["code"])
+        for waiting in list(self._waiting.values()):
+            waiting.set_exception(RuntimeError(f"the server has ended: {Path(self._errors.name).read_text()[-2000:]}"))
+
+    def ask(self, argv: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path) -> Future[int | None]:
+        assert self._process.stdin is not None
+        answer: Future[int | None] = Future()
+        with self._lock:
+            number = id(answer)
+            self._waiting[number] = answer
+            request = {"id": number, "argv": list(argv), "cwd": str(cwd), "environment": dict(environment)}
+            request |= {"output": str(output), "timeout": SECONDS}
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        self._process.stdout.close()
+        self._errors.close()
+
+
+class BothWays:
+    """The two programs, warm, and folders for their runs. `source` is crossgrade's, where it is not the installed one."""
+
+    def __init__(self, folder: Path, source: Path | None = None) -> None:
+        self.folder = folder
+        for name in ("home", "ansible", "runs"):
+            (folder / name).mkdir()
+        listens_at = folder / "python.socket"
+        self._python = subprocess.Popen(
+            [sys.executable, str(HERE / "warm_python.py"), str(listens_at)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+        self._environment = {**kept, "HOME": str(folder / "home"), "CONFORMANCE": "from the environment", "NO_COLOR": "1"}
+        self._settings = self._ansible_settings(listens_at)
+        self._theirs = _Server("ansible", folder, {**self._environment, **self._settings})
+        path = {"PYTHONPATH": str(source)} if source else {}
+        self._ours = _Server("crossgrade", folder, {**self._environment, **path})
+        assert self._python.stdout is not None
+        self._python.stdout.readline()  # it listens
+
+    def _ansible_settings(self, listens_at: Path) -> dict[str, str]:
+        return {
+            "ANSIBLE_HOME": str(self.folder / "ansible"),
+            "ANSIBLE_LOCAL_TEMP": str(self.folder / "ansible" / "tmp"),
+            "ANSIBLE_REMOTE_TEMP": str(self.folder / "ansible" / "remote"),
+            "ANSIBLE_PIPELINING": "1",
+            "ANSIBLE_PYTHON_INTERPRETER": str(write_client(self.folder / "python", listens_at)),
+            "ANSIBLE_STDOUT_CALLBACK": "conformance_events",
+            "ANSIBLE_CALLBACK_PLUGINS": str(HERE / "ansible_callback"),
+            "ANSIBLE_LOCALHOST_WARNING": "0",
+            "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
+            "ANSIBLE_DEPRECATION_WARNINGS": "0",
+            "ANSIBLE_NOCOLOR": "1",
+        }
+
+    def __enter__(self) -> BothWays:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._theirs.close()
+        self._ours.close()
+        assert self._python.stdin is not None
+        assert self._python.stdout is not None
+        self._python.stdin.close()
+        self._python.wait(30)
+        self._python.stdout.close()
+
+    def run(self, case: Case) -> tuple[Outcome, Outcome]:
+        """Run a case by both at once. Returns Ansible's outcome, then crossgrade's."""
+        base = self.folder / "runs" / case.name
+        local = () if "-i" in case.options else ("-i", "localhost,")
+        started = []
+        for side, server in (("ansible", self._theirs), ("crossgrade", self._ours)):
+            folder = self._lay_out(base / side, case)
+            environment = {**self._environment, "PATH": f"{folder.parent / 'bin'}:{os.environ['PATH']}"}
+            if side == "ansible":
+                environment |= self._settings  # some are read when the program is imported, others when they are needed
+            shared = ("-e", f"out={folder / 'out'}", *case.options)
+            if side == "ansible":
+                argv: tuple[str, ...] = (*local, "-c", "local", *shared, "play.yml")
+            else:
+                argv = ("upgrade", "--playbook", "play.yml", "--root", str(base / side / "root"), "-y", "--json", *shared)
+            output = base / side / "output"
+            started.append((folder, output, server.ask(argv, folder, environment, output)))
+        found = [
+            self._outcome(folder, output, answer.result(), reader)
+            for (folder, output, answer), reader in zip(started, (read_ansible, read_crossgrade), strict=True)
+        ]
+        shutil.rmtree(base, ignore_errors=True)
+        return found[0], found[1]
+
+    def _lay_out(self, side: Path, case: Case) -> Path:
+        folder = side / "work"
+        (folder / "out").mkdir(parents=True)
+        (side / "bin").mkdir()
+        say = side / "bin" / "say"
+        say.write_text(f'#!/bin/sh\necho "$*" >> "{side}/log"\necho "$*"\n')
+        say.chmod(0o755)
+        for name, text in {"play.yml": case.playbook, **case.files}.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                path.chmod(0o755)
+        return folder
+
+    def _outcome(self, folder: Path, output: Path, code: int | None, reader: Any) -> Outcome:
+        def text_of(path: Path) -> str:
+            text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            return text.replace(str(folder), "WORK").replace(str(folder.parent), "SIDE")
+
+        errors = Path(f"{output}.err")
+        found: Outcome = reader(text_of(output), text_of(errors), code)
+        log = text_of(folder.parent / "log").splitlines()
+        tree = {name: text.replace(str(folder), "WORK") for name, text in tree_of(folder / "out").items()}
+        return Outcome(code, found.recap, found.steps, found.said, log, tree, found.begun, found.output)
+
+
+class Batch:
+    """Many cases at once, each waited for by its own test."""
+
+    def __init__(self, both: BothWays, cases: Sequence[Case]) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2))
+        self._found = {case.name: self._pool.submit(both.run, case) for case in cases}
+
+    def outcome(self, name: str) -> tuple[Outcome, Outcome]:
+        return self._found[name].result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
