@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from tests.support.both_ways import Case
 
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Each playbook of `playbooks/` has the same outcome in crossgrade as in real ansible-core, but for wanted differences."""
+"""Each playbook of `playbooks/` has the same outcome here as in real ansible-core, but for wanted differences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.conformance.cases import all_cases, table
 from tests.support.both_ways import FIELDS, Batch, BothWays, described, differing
 
@@ -19,15 +18,16 @@ NOT_YET = table("not_yet.yml")
 @pytest.fixture(scope="module")
 def batch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Batch]:
     """All the cases that were asked for, run a few at a time while the tests wait for theirs."""
-    wanted = {item.callspec.params["name"] for item in request.session.items if _is_case(item)}
+    wanted = {name for item in request.session.items if (name := _case_of(item))}
     with BothWays(tmp_path_factory.mktemp("both")) as both:
         found = Batch(both, [case for name, case in all_cases().items() if name in wanted])
         yield found
         found.close()
 
 
-def _is_case(item: pytest.Item) -> bool:
-    return item.path == Path(__file__) and hasattr(item, "callspec") and "name" in item.callspec.params
+def _case_of(item: pytest.Item) -> str:
+    call = getattr(item, "callspec", None)
+    return str(call.params.get("name", "")) if item.path == Path(__file__) and call is not None else ""
 
 
 @pytest.mark.parametrize("name", [name for name in all_cases() if name not in NOT_YET])

@@ -49,7 +49,7 @@ class Outcome:
 
     `recap` has Ansible's counts for each host; `steps` the tasks and handlers in order for each host, as
     `(name, status)` with `name => item` for an item of a loop; `said` what `debug` printed; `log` what `say` was told;
-    `tree` what lies in the folder `out` afterwards. `begun` is False where a playbook was refused before its first play.
+    `tree` what lies in `out` afterwards. `begun` is False where a playbook was refused before its first play.
     """
 
     code: int | None
@@ -144,7 +144,9 @@ def read_crossgrade(text: str, errors: str, code: int | None) -> Outcome:
         if record["event"] == "task_started":
             handler = bool(record.get("handler"))
         elif record["event"] == "recap":
-            recap[record["host"]] = {name: record[name] for name in _COUNTS}
+            counts = {name: record[name] for name in _COUNTS}
+            if any(counts.values()):  # Ansible leaves out a host that no task has come to
+                recap[record["host"]] = counts
         elif record["event"] == "task_result" and _is_step(record):
             status = str(record["status"])
             if status == "ignored" and record["item"]:
@@ -156,7 +158,12 @@ def read_crossgrade(text: str, errors: str, code: int | None) -> Outcome:
     if planned and not recap:
         for task in planned[-1]["tasks"]:
             if _is_step(task):
-                _step(steps, task, {"change": "changed", "fails": "failed"}.get(task["action"], task["action"]), handler=False)
+                _step(
+                    steps,
+                    task,
+                    {"change": "changed", "fails": "failed"}.get(task["action"], task["action"]),
+                    handler=False,
+                )
     begun = any(record["event"] == "run_started" for record in records) or bool(planned and not code)
     return Outcome(code, recap, steps, said, (), {}, begun, output=errors)
 
@@ -227,7 +234,7 @@ class _Server:
 
 
 class BothWays:
-    """The two programs, warm, and folders for their runs. `source` is crossgrade's, where it is not the installed one."""
+    """The two programs, warm, and folders for their runs. `source` is crossgrade's where it is not installed."""
 
     def __init__(self, folder: Path, source: Path | None = None) -> None:
         self.folder = folder
@@ -240,7 +247,12 @@ class BothWays:
             stdout=subprocess.PIPE,
         )
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-        self._environment = {**kept, "HOME": str(folder / "home"), "CONFORMANCE": "from the environment", "NO_COLOR": "1"}
+        self._environment = {
+            **kept,
+            "HOME": str(folder / "home"),
+            "CONFORMANCE": "from the environment",
+            "NO_COLOR": "1",
+        }
         self._settings = self._ansible_settings(listens_at)
         self._theirs = _Server("ansible", folder, {**self._environment, **self._settings})
         path = {"PYTHONPATH": str(source)} if source else {}
@@ -291,7 +303,16 @@ class BothWays:
             if side == "ansible":
                 argv: tuple[str, ...] = (*local, "-c", "local", *shared, "play.yml")
             else:
-                argv = ("upgrade", "--playbook", "play.yml", "--root", str(base / side / "root"), "-y", "--json", *shared)
+                argv = (
+                    "upgrade",
+                    "--playbook",
+                    "play.yml",
+                    "--root",
+                    str(base / side / "root"),
+                    "-y",
+                    "--json",
+                    *shared,
+                )
             output = base / side / "output"
             started.append((folder, output, server.ask(argv, folder, environment, output)))
         found = [

@@ -26,8 +26,11 @@ class Company:
     extra_vars: Mapping[str, Any] = field(default_factory=dict)
     becoming: Becoming = field(default_factory=lambda: Becoming({}))
 
-    def delegate(self, task: Task, templar: Templar, host: str) -> HostMemory | None:
-        """The host that the task is done on where that is another one. Raises TaskError for one out of reach."""
+    def delegate(self, task: Task, templar: Templar, host: str, connection: str | None) -> HostMemory | None:
+        """The host that the task is done on where that is another one; `connection` is the play's.
+
+        Raises TaskError for one out of reach.
+        """
         if task.conduct.delegate_to is None:
             return None
         name = str(templar.template(task.conduct.delegate_to, task.spot_of("delegate_to"))).strip()
@@ -35,7 +38,7 @@ class Company:
             return None
         if not name or name == "omit":
             return None
-        reason = self._out_of_reach(name)
+        reason = self._out_of_reach(name, connection)
         if reason:
             raise TaskError(
                 f"delegate_to: {name} cannot be reached from here: {reason}",
@@ -43,12 +46,13 @@ class Company:
             )
         return self.memory.of(name)
 
-    def _out_of_reach(self, name: str) -> str:
+    def _out_of_reach(self, name: str, of_play: str | None) -> str:
         controller = self.extra_vars.get(CONTROLLER)
         if controller:
             return f"the engine runs on the host itself, and the command was given on {controller}"
         known = self.inventory.host(name)
         if known is None:
             return "" if name in LOCALHOSTS else "no host of the inventory has this name"
-        connection = self.extra_vars.get("ansible_connection") or known.connection
+        own = known.connection if known.setting("ansible_connection") else of_play or known.connection
+        connection = self.extra_vars.get("ansible_connection") or own
         return "" if connection == "local" else f"its connection is {connection}"

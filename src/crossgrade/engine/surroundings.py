@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from crossgrade.playbook.library import unique
-from crossgrade.playbook.model import Task
+from crossgrade.playbook.model import Block, Step, Task
 from crossgrade.playbook.roles import Role, with_layers
 from crossgrade.playbook.variables import Precedence, Scope
 
@@ -21,6 +21,22 @@ def scope_of(task: Task, scope: Scope, playbook_directory: Path) -> Scope:
     if task.vars:
         scope = scope.with_layer(Precedence.BLOCK_AND_TASK_VARS, task.vars, spot=task.vars_spots)
     return with_layers(scope, iter(task.parameters)) if task.parameters else scope
+
+
+def facts_set_by(task: Task) -> list[str]:
+    """The variables that a task of `set_fact` sets."""
+    return [name for name in task.arguments if name != "cacheable"] if task.module == "set_fact" else []
+
+
+def names_that_are_set(steps: Sequence[Step]) -> Iterator[str]:
+    """The variables that these steps register or set as facts, whichever of them run."""
+    for step in steps:
+        if isinstance(step, Block):
+            yield from names_that_are_set((*step.block, *step.rescue, *step.always))
+        else:
+            yield from facts_set_by(step)
+            if step.register:
+                yield step.register
 
 
 def directories_of(task: Task, playbook_directory: Path) -> tuple[Path, ...]:

@@ -23,7 +23,7 @@ from crossgrade.engine.meta import Telling, does_for_all
 from crossgrade.engine.plan import Action, Foreseen, PlannedTask
 from crossgrade.engine.results import TaskResult, combine_loop, foretold, not_run, result_event
 from crossgrade.engine.retrying import attempts
-from crossgrade.engine.surroundings import scope_of
+from crossgrade.engine.surroundings import facts_set_by, names_that_are_set, scope_of
 from crossgrade.engine.task_runner import TaskRunner
 from crossgrade.engine.time_limit import TaskTimedOut, time_limit
 from crossgrade.engine.turns import HostEnded, Turn, Turns
@@ -164,6 +164,8 @@ class Walk:
                 if not block.rescue:
                     raise
                 yield from self._rescue(block, failure)
+            else:
+                self._might_be_rescued(block)
         except (HostEnded, GeneratorExit):
             raise
         except BaseException as error:
@@ -188,6 +190,13 @@ class Walk:
             yield from self.steps(block.rescue, 1)
         finally:
             self._in_rescue -= 1
+
+    def _might_be_rescued(self, block: Block) -> None:
+        """In a plan: nobody knows whether the block will hold, so that there may be the variables of its rescue."""
+        if self.check_mode:
+            for name in names_that_are_set(block.rescue):
+                if name not in self.memory.known and name not in self.scope:
+                    self.memory.known[name] = Unknown("what may yet be rescued", certain=False)
 
     # ---- one task
 
@@ -229,8 +238,7 @@ class Walk:
         """In a plan: variables that this task sets when its turn comes, if it does."""
         if task.module == "set_fact":
             origin = f"task {task.display_name!r}"  # each its own: Python takes one object for equal to itself
-            names = (name for name in task.arguments if name != "cacheable")
-            self.memory.known.update({name: Unknown(origin, certain=False) for name in names})
+            self.memory.known.update({name: Unknown(origin, certain=False) for name in facts_set_by(task)})
         elif task.module == "include_vars":
             self.scope = self.scope.with_unknown(f"the variables of task {task.display_name!r}")
 
@@ -355,7 +363,7 @@ class Walk:
             environment = self._environment(task, templar)
             in_check_mode = templar.boolean(task.check_mode, default=False, spot=task.spot)
             hidden = templar.boolean(task.no_log, default=False, spot=task.spot)
-            delegate = self.company.delegate(task, templar, self.host)
+            delegate = self.company.delegate(task, templar, self.host, self.play.connection)
             gives_facts = templar.boolean(task.conduct.delegate_facts, default=False, spot=task.spot)
             become = self.company.becoming.prefix(task, templar)
             seconds = _seconds(task, templar)
@@ -408,7 +416,9 @@ class Walk:
                 result = replace(result, changed=changed, status=status)
             if task.failed_when:
                 templar = self._with_result(task, scope, result)
-                if templar.all_hold(task.failed_when, task.spot_of("failed_when")):
+                fails = templar.all_hold(task.failed_when, task.spot_of("failed_when"))
+                result = replace(result, values={**result.values, "failed_when_result": fails})
+                if fails:
                     message = result.message or f"failed_when is true: {' and '.join(map(str, task.failed_when))}"
                     result = replace(result, failed=True, status="failed", message=message)
                 elif result.failed:

@@ -17,7 +17,7 @@ from crossgrade.playbook.conduct import (
     short_name,
 )
 from crossgrade.playbook.freeform import UnbalancedError, split_pairs
-from crossgrade.playbook.model import ArgumentSpots, Condition, LoopControl, Task, VariableSpots
+from crossgrade.playbook.model import ACTIONS, ArgumentSpots, Condition, LoopControl, Task, VariableSpots
 from crossgrade.playbook.positions import Spot
 from crossgrade.playbook.schema import KEYWORDS, LOOP_CONTROL, LOOPS, MODULES_LATER, On
 from crossgrade.playbook.suggest import did_you_mean, listing
@@ -91,7 +91,7 @@ class TaskReader:
         keywords = KEYWORDS[place]
         if all(_any_of(keywords, key) for key in value):
             unsupported = any(not keywords[key].supported for key in value)
-            if not unsupported and not {"action", "local_action"} & set(value):
+            if not unsupported and not set(ACTIONS) & set(value):
                 self.reader.note(spot, "the task names no module", "A task needs one: `- command: nvidia-smi`.")
 
     def _module_key(self, spot: Spot, candidates: list[Any], place: On) -> str | None:

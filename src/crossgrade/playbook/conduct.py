@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from crossgrade.playbook.argument_types import shown
-from crossgrade.playbook.model import Conduct, Prompt
+from crossgrade.playbook.model import ACTIONS, Conduct, Prompt
 from crossgrade.playbook.positions import Spot
 from crossgrade.playbook.schema import KEYWORDS, PREFIXES
 from crossgrade.playbook.suggest import listing
@@ -156,7 +156,7 @@ class Action:
 
 def read_action(reader: Reader, spot: Spot, value: Mapping[Any, Any]) -> Action | None:
     """The module that a task names with `action` or `local_action`; None where it has neither or names none."""
-    key = next((name for name in ("action", "local_action") if name in value), None)
+    key = next((name for name in ACTIONS if name in value), None)
     if key is None:
         return None
     given = value[key]

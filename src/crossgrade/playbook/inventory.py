@@ -115,7 +115,8 @@ class Inventory:
     written: tuple[str, ...] = ()
 
     def host(self, name: str) -> Host | None:
-        return next((host for host in self.hosts if host.name == name), None)
+        """The host with its connection variables, None where the inventory does not name it."""
+        return next((self._settled(host) for host in self.hosts if host.name == name), None)
 
     def select(self, pattern: str | Sequence[str], limit: str | None = None) -> tuple[Host, ...]:
         """The hosts that a play's `hosts` means, cut down to those that `--limit` means.

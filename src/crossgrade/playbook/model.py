@@ -102,6 +102,10 @@ class ArgumentSpots(Spot):
         return super().at(*keys)
 
 
+ACTIONS = ("action", "local_action")
+"""Keywords that have the name of the module as their value."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One task or handler. `uid` is the path to it in the playbook: `play0/tasks/3/block/1`.
@@ -146,8 +150,8 @@ class Task:
 
     @property
     def display_name(self) -> str:
-        """The name as written, or the module's name where there is none."""
-        return self.name or self.module
+        """The name as written, or the module's name, as written too, where there is none."""
+        return self.name or (self.module if self.module_key in ("", *ACTIONS) else self.module_key)
 
     def spot_of(self, *keys: Hashable) -> Spot:
         """Where a keyword stands: `("when",)`, or an argument: `("arguments", "src")`."""
