@@ -49,9 +49,10 @@ nothing is ignored in silence. `crossgrade doc NAME` says the same at the termin
 - **A plan does not break on `register`.** What only the run knows is a typed unknown; what depends on it is shown as
   `may change`.
 - **A changed task is looked at again.** After `apply`, the module's own look must find nothing left to do.
-- **`gather_facts` is off** unless a play asks for it; then `ansible_facts` and `ansible_…` hold the basics under
-  Ansible's names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and compilers. [facts](facts.md) says more
-  about a server than a play needs; `preflight` judges that.
+- **Facts are gathered when a play first needs one** (`ansible_facts`, `ansible_system` …) where it does not say
+  `gather_facts`, and no task `Gathering Facts` is counted; `true` gathers them at the beginning as Ansible does,
+  `false` never. They hold the basics under Ansible's names, and `ansible_facts.crossgrade` driver, GPUs, toolkits and
+  compilers. [facts](facts.md) says more about a server than a play needs; `preflight` judges that.
 - **Files are read strictly**: a key that is there twice, a second document, a tag other than `!unsafe` and `!vault` and
   a module's argument that does not exist are errors. A file is read past its mistakes: all are told at once, each with
   line, column, an excerpt and what to write.

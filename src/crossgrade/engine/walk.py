@@ -113,6 +113,7 @@ class Walk:
         Raises HostFailed at the first failure that nothing rescues.
         """
         try:
+            self.memory.gathered.on_demand(self._add_facts if self.play.gather_facts is None else None)
             if self.templar(self.scope).boolean(self.play.gather_facts, default=False):
                 yield Turn((-1,), None)
                 self._gather_facts()
@@ -128,12 +129,15 @@ class Walk:
         except HostEnded:
             return
 
-    def _gather_facts(self) -> None:
+    def _add_facts(self) -> None:
         from crossgrade.engine.gathering import add_facts, gather
 
+        add_facts(self.memory.gathered, gather(("all",), self.base_environment, self.runner.machine.store.root))
+
+    def _gather_facts(self) -> None:
         name, began = "Gathering Facts", time.monotonic()
         self.events.emit("task_started", task=f"{self.play.uid}/facts", name=name, module="setup", handler=False)
-        add_facts(self.memory.gathered, gather(("all",), self.base_environment, self.runner.machine.store.root))
+        self._add_facts()
         result = TaskResult("ok", seconds=time.monotonic() - began)
         self.memory.counts.count(result)
         self.events.emit("task_result", **result_event(f"{self.play.uid}/facts", name, "setup", result, "", None))
