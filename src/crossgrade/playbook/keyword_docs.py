@@ -77,12 +77,15 @@ DIFFERENT: dict[str, str] = {
     "become_method": "sudo only",
     "collections": "only names of ansible.builtin mean something",
     "connection": "on a block or task `local` only: a host has one connection",
-    "gather_facts": "off unless a play asks for it, since every gate looks at the machine itself; "
+    "gather_facts": "without it, facts are gathered when a play first needs one, and no task is counted; "
     "`ansible_facts.crossgrade` holds driver, GPUs, toolkits and compilers",
     "gather_timeout": "accepted: nothing that is gathered waits",
+    "hosts": "a pattern that matches nothing is an error, lest a misspelt group leave out a play; a group may be empty",
+    "order": "`shuffle` gives the same order each time: a plan says what the run will do",
     "strategy": "`linear` only: a plan foresees one order",
     "vars_prompt": "without `encrypt` and its like: no hashes of passwords are made",
     "check_mode": "a plan predicts what the run does, and a task that it already sees fail keeps the run from starting",
+    "with_flattened": "there without the collection community.general",
     "register": "in a plan, what only the run knows is `may change`, never an error and never a silent skip",
 }
 """Keywords that are not quite Ansible's, and why."""
