@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossgrade.commands.run_output import RunOutput
-from crossgrade.engine.company import CONTROLLER
 from crossgrade.engine.events import Event
 from crossgrade.engine.prepare import Prepared
+from crossgrade.engine.roster import CONTROLLER
 from crossgrade.errors import CrossgradeError, ExitCode, HostUnreachableError, WrongOptionsError
 from crossgrade.hosts.remote_run import run_remote
 from crossgrade.hosts.ssh import open_connection, ssh_target

@@ -8,13 +8,12 @@ from typing import Any
 
 from crossgrade.engine.becoming import Becoming
 from crossgrade.engine.memory import HostMemory, Memory
+from crossgrade.engine.roster import CONTROLLER, Roster
 from crossgrade.errors import TaskError
-from crossgrade.playbook.inventory import LOCALHOSTS, Inventory
+from crossgrade.playbook.inventory import LOCALHOSTS
+from crossgrade.playbook.markers import DependsOnUnknown
 from crossgrade.playbook.model import Task
 from crossgrade.playbook.templating import Templar
-
-CONTROLLER = "crossgrade_controller"
-"""The variable that says, on a host that is reached by SSH, where the command was given."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Company:
     """What the walks of a run share. The engine runs on one machine: all hosts that it can do tasks on are that one."""
 
     memory: Memory = field(default_factory=Memory)
-    inventory: Inventory = field(default_factory=lambda: Inventory((), {}))
+    roster: Roster = field(default_factory=Roster)
     extra_vars: Mapping[str, Any] = field(default_factory=dict)
     becoming: Becoming = field(default_factory=lambda: Becoming({}))
 
@@ -50,7 +49,9 @@ class Company:
         controller = self.extra_vars.get(CONTROLLER)
         if controller:
             return f"the engine runs on the host itself, and the command was given on {controller}"
-        known = self.inventory.host(name)
+        known = self.roster.inventory.host(name)
+        if known is None and name not in LOCALHOSTS and self.roster.doubt:
+            raise DependsOnUnknown(self.roster.doubt)
         if known is None:
             return "" if name in LOCALHOSTS else "no host of the inventory has this name"
         own = known.connection if known.setting("ansible_connection") else of_play or known.connection

@@ -15,8 +15,10 @@ from crossgrade.errors import CrossgradeError, PlaybookError
 from crossgrade.playbook.arguments import parse_arguments
 from crossgrade.playbook.build import Builder, Inherited
 from crossgrade.playbook.imports import Included, task_file_places
+from crossgrade.playbook.inventory_made import MAKERS
 from crossgrade.playbook.library import Library, first_file
 from crossgrade.playbook.model import Condition, Task
+from crossgrade.playbook.model import walk as every_task
 from crossgrade.playbook.roles import Role, looked_in, with_layers
 from crossgrade.playbook.statements import STATEMENTS
 from crossgrade.playbook.templating import DependsOnUnknown, Templar
@@ -65,6 +67,8 @@ class Including:
             if target.included is not None:
                 self._begin(target.included)
                 yield from walk.steps(target.included.steps, part)
+            else:
+                walk.company.roster.may_grow = True  # nobody knows what would have been in it
 
     def _targets(self, scope: Scope, templar: Templar) -> list[Target]:
         task, control = self.task, self.task.loop_control
@@ -128,6 +132,7 @@ class Including:
     def _not_known(self, reason: str, origin: str) -> Target:
         """Nobody knows which variables would be set: from here on an undefined one may be one of them."""
         self.walk.scope = self.walk.scope.with_unknown(origin)
+        self.walk.company.roster.unread = origin
         return Target(TaskResult("may change", summary=reason, known=False))
 
     def _arguments(self, templar: Templar) -> dict[str, Any]:
@@ -194,6 +199,8 @@ class Including:
     def _begin(self, included: Included) -> None:
         walk = self.walk
         walk.handlers.add(included.handlers)
+        if any(task.module in MAKERS for task in every_task((*included.steps, *included.handlers))):
+            walk.company.roster.may_grow = True
         for role in included.roles:
             walk.roles.append(role)
             walk.scope = with_layers(walk.scope, role.public_layers())

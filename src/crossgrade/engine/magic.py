@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossgrade.engine.company import Company
 from crossgrade.engine.memory import Memory
-from crossgrade.engine.prepare import Prepared, magic_variables
+from crossgrade.engine.prepare import Prepared, groups_of, magic_variables
+from crossgrade.engine.roster import Roster
 from crossgrade.playbook.inventory import LOCALHOSTS, Host
+from crossgrade.playbook.markers import DependsOnUnknown, Unknown
 from crossgrade.playbook.model import Play
 from crossgrade.playbook.variables import Precedence, Scope, ScopeTable
 
@@ -48,53 +51,72 @@ class HostVariables(ScopeTable):
     prepared: Prepared
     play: Play
     memory: Memory
+    roster: Roster
     check_mode: bool
 
     def __getitem__(self, name: str) -> Scope:
-        prepared = self.prepared
+        prepared, inventory = self.prepared, self.roster.inventory
         host = next((host for host in self._hosts() if host.name == name), None)
         if host is None:
             raise KeyError(name)
         memory = self.memory.of(name)
-        scope = prepared.inventory.scope(host).with_layer(Precedence.FACTS, {"ansible_facts": {}}, templated=False)
+        scope = self.roster.doubtful(inventory.scope(host)).with_layer(
+            Precedence.FACTS, {"ansible_facts": {}}, templated=False
+        )
         scope = scope.with_layer(Precedence.FACTS, memory.gathered, templated=False)
         scope = scope.with_layer(Precedence.INCLUDED_VARS, memory.included)
         scope = scope.with_layer(Precedence.SET_FACTS, memory.known, templated=False)
         scope = scope.with_layer(Precedence.EXTRA_VARS, prepared.request.extra_vars)
-        own = magic_variables(prepared, self.play, host, check_mode=self.check_mode)
+        own = magic_variables(prepared, self.play, host, inventory, check_mode=self.check_mode)
         return scope.with_layer(Precedence.MAGIC, {**own, **options(prepared)}, templated=False)
 
     def __contains__(self, name: object) -> bool:
-        return name in LOCALHOSTS or any(host.name == name for host in self._hosts())
+        there = name in LOCALHOSTS or any(host.name == name for host in self._hosts())
+        if not there and self.roster.doubt:
+            raise DependsOnUnknown(self.roster.doubt)
+        return there
 
     def __iter__(self) -> Iterator[str]:
-        return (host.name for host in self.prepared.inventory.hosts)
+        return (host.name for host in self.roster.inventory.hosts)
 
     def __len__(self) -> int:
-        return len(self.prepared.inventory.hosts)
+        return len(self.roster.inventory.hosts)
 
     def _hosts(self) -> Iterator[Host]:
-        yield from self.prepared.inventory.hosts
+        yield from self.roster.inventory.hosts
         yield from self.prepared.hosts
-        yield from (Host(name, {"ansible_connection": "local"}, implicit=True) for name in LOCALHOSTS)
+        yield from map(self.roster.inventory.local_host, LOCALHOSTS)
 
 
 def with_magic(
-    scope: Scope, prepared: Prepared, play: Play, batch: Sequence[Host], memory: Memory, *, check_mode: bool
+    scope: Scope,
+    prepared: Prepared,
+    play: Play,
+    host: Host,
+    batch: Sequence[Host],
+    company: Company,
+    *,
+    check_mode: bool,
 ) -> Scope:
     """The scope of a play on a host, with the variables that nobody sets and that may change while it runs."""
-    everyone = next((hosts for each, hosts in prepared.plays if each is play), tuple(batch))
+    memory, roster = company.memory, company.roster
+    names = [host.name for host in batch]
 
-    def standing(hosts: Sequence[Host]) -> Callable[[], list[str]]:
-        return lambda: [host.name for host in hosts if memory.of(host.name).failure is None]
+    def standing(hosts: Sequence[str]) -> Callable[[], list[str]]:
+        return lambda: [name for name in hosts if memory.of(name).failure is None]
 
-    hostvars = HostVariables(prepared, play, memory, check_mode)
+    def known(value: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: Unknown(roster.doubt) if roster.doubt else value()
+
+    hostvars = HostVariables(prepared, play, memory, roster, check_mode)
     live = {
-        "ansible_play_batch": standing(batch),
-        "ansible_play_hosts": standing(everyone),
-        "ansible_play_hosts_all": lambda: [host.name for host in everyone],
+        "ansible_play_batch": standing(names),
+        "ansible_play_hosts": standing(roster.playing),
+        "ansible_play_hosts_all": lambda: list(roster.playing),
+        "group_names": known(lambda: sorted(roster.host(host.name).groups)),
+        "groups": known(lambda: groups_of(roster.inventory)),
         "hostvars": lambda: hostvars,
-        "play_hosts": standing(batch),
+        "play_hosts": standing(names),
     }
     scope = scope.with_layer(Precedence.FACTS, {"ansible_facts": {}}, templated=False)
     name = play.name or ",".join(play.hosts)

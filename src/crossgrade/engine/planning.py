@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,16 @@ from crossgrade.engine.plan import PlannedTask, SavedPlan
 from crossgrade.engine.plays import walk_plays
 from crossgrade.engine.prepare import Prepared, check_all_templates, plan_basis, play_scope, process_environment
 from crossgrade.engine.results import Counts
+from crossgrade.engine.roster import Roster
 from crossgrade.engine.space import IGNORE, missing_room
 from crossgrade.engine.task_runner import RunFiles, TaskRunner
 from crossgrade.engine.view import Machine, lock_to_json
 from crossgrade.engine.walk import Selection, Walk
-from crossgrade.errors import CrossgradeError
+from crossgrade.errors import CrossgradeError, WrongOptionsError
 from crossgrade.modules.contract import Lock
 from crossgrade.playbook.inventory import Host
-from crossgrade.playbook.model import Play
+from crossgrade.playbook.model import Play, walk
+from crossgrade.playbook.tags import is_selected
 
 if TYPE_CHECKING:
     from crossgrade.engine.deep import Foresight
@@ -58,11 +60,14 @@ def build_walk(
         play=play,
         host=host.name,
         scope=with_magic(
-            play_scope(prepared, play, host, check_mode=files is None),
+            company.roster.doubtful(
+                play_scope(prepared, play, host, company.roster.inventory, check_mode=files is None)
+            ),
             prepared,
             play,
+            host,
             batch,
-            company.memory,
+            company,
             check_mode=files is None,
         ),
         base_environment=company.becoming.environment,
@@ -86,7 +91,7 @@ def build_walk(
 def build_company(prepared: Prepared) -> Company:
     """What the walks of a plan or of a run share."""
     becoming = Becoming(process_environment())
-    return Company(Memory(), prepared.inventory, prepared.request.extra_vars, becoming)
+    return Company(Memory(), Roster(prepared.inventory), prepared.request.extra_vars, becoming)
 
 
 def walk_in_check_mode(
@@ -102,7 +107,19 @@ def walk_in_check_mode(
         walk.planned = planned
         return walk
 
-    walk_plays(prepared.plays, company.memory, events, begin, lambda _: None)
+    def perhaps(play: Play, why: str) -> None:
+        planned.extend(_perhaps_planned(prepared, play, why))
+
+    walk_plays(prepared, company, events, begin, lambda _: None, perhaps)
+
+
+def _perhaps_planned(prepared: Prepared, play: Play, why: str) -> Iterator[PlannedTask]:
+    """The tasks of a play of which only the run knows whether it has hosts."""
+    request, hosts = prepared.request, ", ".join(play.hosts)
+    for task in walk([step for _, steps in play.sections() for step in steps]):
+        if task.module != "meta" and is_selected(task.tags, request.only_tags, request.skip_tags):
+            name, place, summary = task.display_name, str(task.spot.place), f"its hosts depend on {why}"
+            yield PlannedTask(task.uid, name, task.module, "may change", summary, hosts, place=place)
 
 
 def make_plan(
@@ -127,6 +144,8 @@ def make_plan(
     failure = ""
     try:
         walk_in_check_mode(prepared, machine, events, company, tasks)
+    except WrongOptionsError:
+        raise  # about a play's hosts, which are wrong from the beginning
     except CrossgradeError as error:
         failure = str(error)
     failed = company.memory.failure

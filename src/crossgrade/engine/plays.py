@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+from crossgrade.engine.company import Company
 from crossgrade.engine.events import Events
-from crossgrade.engine.memory import Memory
+from crossgrade.engine.prepare import Prepared
+from crossgrade.engine.roster import Roster
 from crossgrade.engine.turns import SideBySide
 from crossgrade.engine.walk import Walk
 from crossgrade.errors import CrossgradeError
@@ -16,18 +18,23 @@ from crossgrade.playbook.templating import Templar
 
 
 def walk_plays(
-    plays: Sequence[tuple[Play, Sequence[Host]]],
-    memory: Memory,
+    prepared: Prepared,
+    company: Company,
     events: Events,
     begin: Callable[[Play, Host, Sequence[Host]], Walk],
     end: Callable[[Walk], None],
+    perhaps: Callable[[Play, str], None],
 ) -> None:
     """Walk all plays; `begin` makes the walk of a host, with the hosts of its batch, and `end` gets it when it is over.
 
-    A host that has failed takes no part any more. When all hosts of a batch fail, or more than `max_fail_percentage`,
-    nothing more is done. Raises what a walk raises, but for HostFailed: that is in `memory`.
+    Which hosts a play is for is found out when its turn comes; `perhaps` is told of one without hosts that may have
+    some in a run, and why. A host that has failed takes no part any more. When all hosts of a batch fail, or more than
+    `max_fail_percentage`, nothing more is done. Raises WrongOptionsError for hosts that cannot be, and what a walk
+    raises, but for HostFailed: that is in `memory`.
     """
-    for play, hosts in plays:
+    memory, told = company.memory, set[str]()
+    for play, at_first in prepared.plays:
+        hosts = _turn_out(prepared, company.roster, play, at_first, events, told, perhaps)
         templar = None
         for batch in batches(play, ordered(hosts, play.order)):
             members = [host for host in batch if memory.of(host.name).failure is None]
@@ -47,6 +54,30 @@ def walk_plays(
                 return
             if side.ended:
                 break
+
+
+def _turn_out(
+    prepared: Prepared,
+    roster: Roster,
+    play: Play,
+    at_first: tuple[Host, ...],
+    events: Events,
+    told: set[str],
+    perhaps: Callable[[Play, str], None],
+) -> Sequence[Host]:
+    """The hosts of the play, with a warning for what matches none. Raises WrongOptionsError."""
+    turnout = roster.turn_out(prepared, play, at_first)
+    for sentence in turnout.missing:
+        left_out = "" if turnout.hosts else f", and the play {play.display_name!r} is left out"
+        if sentence + left_out not in told:
+            told.add(sentence + left_out)
+            events.emit("warning", message=sentence + left_out)
+    if turnout.perhaps and turnout.hosts:
+        message = f"the play {play.display_name!r} may be for more hosts than the plan shows: see {turnout.perhaps}"
+        events.emit("warning", message=message)
+    elif turnout.perhaps:
+        perhaps(play, turnout.perhaps)
+    return turnout.hosts
 
 
 def _percentage(play: Play, templar: Templar) -> float | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,17 @@ from typing import Any
 from crossgrade.engine.failpoints import VARIABLES
 from crossgrade.engine.request import ROOT_VARIABLE, Request
 from crossgrade.engine.surroundings import role_variables
-from crossgrade.errors import WrongOptionsError
+from crossgrade.errors import CrossgradeError, WrongOptionsError
 from crossgrade.modules import NAMES, arguments_of
 from crossgrade.playbook.check import check_templates
 from crossgrade.playbook.inventory import Host, Inventory, load_inventory
+from crossgrade.playbook.inventory_made import MAKERS
 from crossgrade.playbook.loader import ModuleCatalogue, load_playbook, load_variables
-from crossgrade.playbook.model import Play, Playbook
+from crossgrade.playbook.model import Play, Playbook, walk
 from crossgrade.playbook.positions import PlaybookErrors
 from crossgrade.playbook.roles import with_layers
 from crossgrade.playbook.secrets import masked
+from crossgrade.playbook.statements import DYNAMIC
 from crossgrade.playbook.templating import Templar
 from crossgrade.playbook.variables import Precedence, Scope
 from crossgrade.store.layout import Store
@@ -29,12 +31,18 @@ from crossgrade.store.layout import Store
 
 @dataclass(frozen=True)
 class Prepared:
-    """A loaded playbook and the hosts that each of its plays is for, `--limit` applied."""
+    """A loaded playbook and the hosts that each of its plays is for, `--limit` applied.
+
+    `plays` is what the inventory says. `open` are the plays, by their uid, for which that need not be the last word, as
+    tasks before them may make hosts and groups: True where such a task stands in the playbook for all to see, False
+    where something that is included may hold one.
+    """
 
     request: Request
     playbook: Playbook
     inventory: Inventory
     plays: tuple[tuple[Play, tuple[Host, ...]], ...]
+    open: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -45,16 +53,30 @@ class Prepared:
     @property
     def remote_hosts(self) -> tuple[Host, ...]:
         """The hosts that are not this machine: by `ansible_connection` of -e, of the inventory, or the play's."""
-        given = self.request.extra_vars.get("ansible_connection")
-        found = {}
-        for play, hosts in self.plays:
-            for host in hosts:
-                connection = (
-                    host.connection if host.setting("ansible_connection") else play.connection or host.connection
-                )
-                if (given or connection) != "local":
-                    found[host.name] = host
+        found = {
+            host.name: host
+            for play, hosts in self.plays
+            for host in hosts
+            if connection_of(play, host, self.request.extra_vars) != "local"
+        }
         return tuple(found.values())
+
+
+def connection_of(play: Play, host: Host, extra_vars: Mapping[str, Any]) -> str:
+    """How a play reaches a host: as -e says, else as the inventory says, else as the play says."""
+    own = host.connection if host.setting("ansible_connection") else play.connection or host.connection
+    return str(extra_vars.get("ansible_connection") or own)
+
+
+def patterns_of(play: Play, request: Request, inventory: Inventory) -> list[str]:
+    """The patterns of a play's `hosts`, templates expanded. Raises TemplateError."""
+    scope = Scope().with_layer(Precedence.PLAY_VARS, play.vars).with_layer(Precedence.EXTRA_VARS, request.extra_vars)
+    templar = Templar(scope.with_layer(Precedence.MAGIC, {"groups": groups_of(inventory)}, templated=False))
+    found: list[str] = []
+    for pattern in play.hosts:
+        value = templar.template(pattern, play.spot_of("hosts"))
+        found += map(str, value) if isinstance(value, list) else [str(value)]
+    return found
 
 
 def prepare(request: Request) -> Prepared:
@@ -64,20 +86,47 @@ def prepare(request: Request) -> Prepared:
     """
     playbook = load_playbook(request.playbook, ModuleCatalogue(NAMES, arguments_of), request.extra_vars)
     inventory = load_inventory(request.inventory, playbook.directory)
-    plays = []
-    for play in playbook.plays:
-        scope = (
-            Scope().with_layer(Precedence.PLAY_VARS, play.vars).with_layer(Precedence.EXTRA_VARS, request.extra_vars)
-        )
-        patterns = [str(Templar(scope).template(pattern)) for pattern in play.hosts]
-        plays.append((play, inventory.select(patterns, request.limit or None)))
-    prepared = Prepared(request, playbook, inventory, tuple(plays))
+    opened = _after_makers(playbook.plays)
+    plays = tuple((play, _hosts_of(play, request, inventory, opened)) for play in playbook.plays)
+    prepared = Prepared(request, playbook, inventory, plays, opened)
     if not prepared.hosts:
         raise WrongOptionsError(
             "no host is left to run on",
             remedy="Look at `hosts` in the playbook, at the inventory and at --limit.",
         )
     return prepared
+
+
+def _after_makers(plays: Sequence[Play]) -> dict[str, bool]:
+    """The plays with a task before them that makes hosts (True), or may bring in one that does (False)."""
+    found: dict[str, bool] = {}
+    seen = False
+    for play in plays:
+        if seen or found:
+            found[play.uid] = seen
+        steps = [step for _, section in play.sections() for step in section]
+        modules = {task.module for task in walk((*steps, *play.handlers))}
+        seen = seen or not modules.isdisjoint(MAKERS)
+        if not modules.isdisjoint(DYNAMIC):
+            found.setdefault("", False)  # from the next play on
+    found.pop("", None)
+    return found
+
+
+def _hosts_of(play: Play, request: Request, inventory: Inventory, opened: Mapping[str, bool]) -> tuple[Host, ...]:
+    """The hosts at first. Where hosts may come on the way, a pattern may match nothing yet, and so may --limit."""
+    limit = request.limit or None
+    if not opened:
+        return inventory.select(patterns_of(play, request, inventory), limit)
+    try:
+        patterns = patterns_of(play, request, inventory)
+    except CrossgradeError:
+        if play.uid in opened:
+            return ()  # `groups['made_later']`
+        raise
+    if play.uid not in opened:
+        inventory.select(patterns)
+    return inventory.select(patterns, limit, missing=[])
 
 
 def check_all_templates(prepared: Prepared) -> None:
@@ -87,13 +136,14 @@ def check_all_templates(prepared: Prepared) -> None:
         raise PlaybookErrors(found)
 
 
-def play_scope(prepared: Prepared, play: Play, host: Host, *, check_mode: bool) -> Scope:
-    """The variables of a play on a host, layer over layer as Ansible documents it. Raises PlaybookErrors."""
+def play_scope(prepared: Prepared, play: Play, host: Host, inventory: Inventory, *, check_mode: bool) -> Scope:
+    """The variables of a play on a host, layer over layer as Ansible documents it. Raises PlaybookErrors.
+
+    `inventory` is what is known of the hosts by now.
+    """
     request = prepared.request
-    scope = prepared.inventory.scope(host)
-    scope = scope.with_layer(
-        Precedence.MAGIC, magic_variables(prepared, play, host, check_mode=check_mode), templated=False
-    )
+    magic = magic_variables(prepared, play, host, inventory, check_mode=check_mode)
+    scope = inventory.scope(host).with_layer(Precedence.MAGIC, magic, templated=False)
     scope = scope.with_layer(Precedence.PLAY_VARS, play.vars, spot=play.spot_of("vars"))
     scope = scope.with_layer(Precedence.PLAY_VARS, request.answers.get(play.uid, {}), templated=False)
     scope = scope.with_layer(Precedence.EXTRA_VARS, request.extra_vars)
@@ -108,7 +158,9 @@ def play_scope(prepared: Prepared, play: Play, host: Host, *, check_mode: bool) 
     return scope
 
 
-def magic_variables(prepared: Prepared, play: Play, host: Host, *, check_mode: bool) -> dict[str, Any]:
+def magic_variables(
+    prepared: Prepared, play: Play, host: Host, inventory: Inventory, *, check_mode: bool
+) -> dict[str, Any]:
     """The variables that crossgrade itself gives. `crossgrade_active` is the number of the active generation or none.
 
     `crossgrade_active` is as it was when the play began.
@@ -118,7 +170,7 @@ def magic_variables(prepared: Prepared, play: Play, host: Host, *, check_mode: b
         "inventory_hostname": host.name,
         **_of_inventory(request, host),
         "group_names": sorted(host.groups),
-        "groups": {name: list(members) for name, members in prepared.inventory.groups.items()},
+        "groups": groups_of(inventory),
         "playbook_dir": str(play.directory or prepared.playbook.directory),
         "ansible_check_mode": check_mode,
         ROOT_VARIABLE: str(request.root),
@@ -128,9 +180,16 @@ def magic_variables(prepared: Prepared, play: Play, host: Host, *, check_mode: b
     }
 
 
+def groups_of(inventory: Inventory) -> dict[str, list[str]]:
+    """The variable `groups`."""
+    return {name: list(members) for name, members in inventory.groups.items()}
+
+
 def _of_inventory(request: Request, host: Host) -> dict[str, Any]:
     """Where the inventory says what it says of a host; of a host that it does not name, only the short name."""
-    found = {"inventory_hostname_short": host.name.split(".")[0]}
+    found: dict[str, Any] = {"inventory_hostname_short": host.name.split(".")[0]}
+    if host.added:  # by a task, which may say what it likes
+        return found | {name: host.made.get(name) for name in ("inventory_file", "inventory_dir")}
     files = [Path(source).expanduser().absolute() for source in request.inventory if "," not in source]
     if files and not host.implicit:
         found |= {"inventory_file": str(files[0]), "inventory_dir": str(files[0].parent)}

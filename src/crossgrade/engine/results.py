@@ -9,6 +9,7 @@ from typing import Any, Literal
 from crossgrade.engine.plan import Foreseen
 from crossgrade.jsontype import Concealed
 from crossgrade.modules.contract import Difference, PlanWarning, Prediction
+from crossgrade.playbook.inventory_made import Made
 from crossgrade.playbook.model import Task
 
 Status = Literal["ok", "changed", "skipped", "failed", "ignored", "change", "check", "may change", "fails"]
@@ -24,7 +25,7 @@ class TaskResult:
     will be. `foreseen` is of a gate in a deep plan.
     Of a failed one, `output` is what its failed programs printed, which is looked at and kept nowhere, and
     `explanations` are the known failures in it. `warnings` are those of the plan. `included` are
-    variables of `include_vars`.
+    variables of `include_vars`. `made` are the hosts and groups that it made; of a loop only where all items are known.
     """
 
     status: Status
@@ -41,6 +42,7 @@ class TaskResult:
     facts: Mapping[str, Any] = field(default_factory=dict)
     included: Mapping[str, Any] = field(default_factory=dict)
     gathered: Mapping[str, Any] = field(default_factory=dict)
+    made: tuple[Made, ...] = ()
     predicts: tuple[Prediction, ...] = ()
     item: Any = None
     has_item: bool = False
@@ -131,6 +133,10 @@ def _told(value: Any) -> Any:
     return value
 
 
+def _made(results: Sequence[TaskResult]) -> tuple[Made, ...]:
+    return tuple(made for result in results for made in result.made)
+
+
 def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[TaskResult, dict[str, Any]]:
     """The result of a whole loop and the value for `register`, as Ansible combines them.
 
@@ -168,6 +174,7 @@ def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[Tas
         changed=changed,
         failed=failed,
         skipped=skipped,
+        made=() if any(not result.known and not result.made for result in results) else _made(results),
         explanations=next((result.explanations for result in results if result.explanations), ()),
     )
     return combined, registered

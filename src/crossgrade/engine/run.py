@@ -207,7 +207,7 @@ class _Run:
             self.differing += walk.differing
             self.gates_not_run += walk.gates_not_run
 
-        walk_plays(self.prepared.plays, self.company.memory, self.events, begin, end)
+        walk_plays(self.prepared, self.company, self.events, begin, end, lambda _, __: None)
         if self.company.memory.failure is not None:
             raise self.company.memory.failure
 
@@ -236,7 +236,7 @@ class _Run:
             self.journal.end_run(self.run_id, state, int(ending.exit_code), ending.reason or ending.outcome)
         except JournalUnusableError as error:
             self.events.emit("warning", message=f"{error.message}; the next command records how this run ended")
-        for number, host in enumerate(self.prepared.hosts):
+        for number, host in enumerate(self.company.roster.hosts_of(self.prepared)):
             counts = self.company.memory.of(host.name).counts
             self.events.of_host(host.name).emit("recap", **vars(counts), first=number == 0)
         return ending

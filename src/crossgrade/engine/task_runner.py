@@ -19,8 +19,10 @@ from crossgrade.engine.view import Machine, TaskView
 from crossgrade.errors import CrossgradeError
 from crossgrade.modules import load_module
 from crossgrade.modules.contract import Change, Module, Outcome, Skipped, Unchanged
-from crossgrade.playbook.arguments import parse_arguments, raw_argument_names
+from crossgrade.playbook.arguments import parse_arguments, raw_argument_names, rest_that_may_be_unknown
+from crossgrade.playbook.markers import Unknown
 from crossgrade.playbook.model import Task
+from crossgrade.playbook.positions import Spot
 from crossgrade.playbook.templating import DependsOnUnknown, Templar
 
 
@@ -85,7 +87,9 @@ class TaskRunner:
     ) -> TaskResult:
         module = load_module(task.module)
         spot = task.spot_of("arguments")
-        raw = templar.template(task.arguments, spot, keep=raw_argument_names(module.arguments))
+        perhaps = rest_that_may_be_unknown(module.arguments, task.arguments) if self.files is None else frozenset()
+        raw = templar.template(task.arguments, spot, keep=raw_argument_names(module.arguments) | perhaps)
+        raw.update({name: _known_or_not(templar, raw[name], spot.at(name)) for name in perhaps})
         arguments = parse_arguments(module.arguments, raw, spot)
         view = TaskView(
             self.machine,
@@ -115,6 +119,8 @@ class TaskRunner:
         context = self._context(task, name, view, hidden)
         outcome = module.apply(arguments, planned, context)
         result = _result(module, planned, outcome)
+        if self.files is None and not planned.values_known:
+            result = replace(result, known=False, values={})
         if self.files is not None and module.proves_itself and module.effect != "reads" and not result.failed:
             self._prove(module, arguments, view)
         return result
@@ -140,6 +146,13 @@ class TaskRunner:
                 f"{module.name} said that it was done, but a second look finds work left: {left.summary}",
                 remedy="This is a fault of the module, or something else changes the same things: please report it.",
             )
+
+
+def _known_or_not(templar: Templar, value: Any, spot: Spot) -> Any:
+    try:
+        return templar.template(value, spot)
+    except DependsOnUnknown as unknown:
+        return Unknown(unknown.origin)
 
 
 def _silent(message: str) -> None:
@@ -196,5 +209,6 @@ def _result(module: Module[Any, Any], change: Change, outcome: Outcome) -> TaskR
         facts=outcome.facts,
         included=outcome.included,
         gathered=outcome.gathered,
+        made=() if outcome.made is None else (outcome.made,),
         warnings=change.warnings,
     )

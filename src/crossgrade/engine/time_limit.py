@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from crossgrade.errors import CrossgradeError
+from crossgrade.playbook.model import Task
+from crossgrade.playbook.templating import Templar
+
 
 class TaskTimedOut(BaseException):
     """The task's time is over. Not an Exception, so that no handler of errors in a module swallows it."""
@@ -34,3 +38,19 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+def seconds_of(task: Task, templar: Templar) -> float:
+    """The task's `timeout`, 0 without one. Raises CrossgradeError for what is no number."""
+    if task.conduct.timeout is None:
+        return 0.0
+    given = templar.template(task.conduct.timeout, task.spot_of("timeout"))
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise CrossgradeError(f"timeout needs seconds, not {given!r}", place=task.spot.place) from None
+
+
+def plain_seconds(seconds: float) -> float:
+    """As Ansible writes it: without a fraction where there is none."""
+    return int(seconds) if seconds.is_integer() else seconds

@@ -70,15 +70,18 @@ class SideBySide:
         for number, (walk, turns) in enumerate(group):
             if walk.host not in self._waiting:
                 continue  # it was ended meanwhile
-            walk.sharing = [other.memory for other in self.walks if other is not walk] if for_all else []
+            sharing = for_all and task is not None and walk.shares(task)
+            walk.sharing = [other.memory for other in self.walks if other is not walk] if sharing else []
             walk.failure = None
             self._advance(walk, turns, go=not for_all or number == 0)
             if walk.failure is not None:
                 failures.append(walk.failure)
             if walk.ending:
                 self._end(walk.ending)
+            if for_all and failures:
+                break  # the others fail here too, where their own blocks may rescue them
         if failures and (for_all or any(walk.is_fatal(task) for walk, _ in group if task is not None)):
-            self._fail_others(failures[0], [walk.host for walk, _ in group if walk.failure is not None])
+            self._fail_others(failures[0], [failure.host for failure in failures])
         self._count_failed()
 
     def _advance(self, walk: Walk, turns: Turns, *, go: bool | None = None) -> None:

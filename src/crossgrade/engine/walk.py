@@ -25,9 +25,10 @@ from crossgrade.engine.results import TaskResult, combine_loop, foretold, not_ru
 from crossgrade.engine.retrying import attempts
 from crossgrade.engine.surroundings import facts_set_by, names_that_are_set, scope_of
 from crossgrade.engine.task_runner import TaskRunner
-from crossgrade.engine.time_limit import TaskTimedOut, time_limit
+from crossgrade.engine.time_limit import TaskTimedOut, plain_seconds, seconds_of, time_limit
 from crossgrade.engine.turns import HostEnded, Turn, Turns
 from crossgrade.errors import CrossgradeError
+from crossgrade.playbook.inventory_made import MAKERS
 from crossgrade.playbook.library import Library
 from crossgrade.playbook.model import Block, Play, Step, Task
 from crossgrade.playbook.roles import Role
@@ -210,6 +211,7 @@ class Walk:
             return
         if not (yield Turn(tuple(self._place), task)):
             return  # another host has done it for all
+        self.scope = self.company.roster.renewed(self.scope, self.host)
         scope = scope_of(task, self.scope, self.directory)
         templar = self.templar(scope)
         name = self._name(task, templar)
@@ -230,7 +232,7 @@ class Walk:
         self.memory.counts.count(result)
         self.role_runs.note_task(task, result)
         if not result.known:
-            self._may_have_set(task)
+            self._may_have_set(task, result)
         if not_run(result) and not result.failed:
             self.gates_not_run.append(name)
         if result.changed and (not result.failed or result.status == "ignored"):
@@ -238,13 +240,15 @@ class Walk:
         if result.failed and result.status != "ignored":
             self.fail(task, name, templar, result)
 
-    def _may_have_set(self, task: Task) -> None:
+    def _may_have_set(self, task: Task, result: TaskResult) -> None:
         """In a plan: variables that this task sets when its turn comes, if it does."""
         if task.module == "set_fact":
             origin = f"task {task.display_name!r}"  # each its own: Python takes one object for equal to itself
             self.memory.known.update({name: Unknown(origin, certain=False) for name in facts_set_by(task)})
         elif task.module == "include_vars":
             self.scope = self.scope.with_unknown(f"the variables of task {task.display_name!r}")
+        elif task.module in MAKERS and not result.made:
+            self.company.roster.note_doubt(f"task {task.display_name!r}")
 
     def fail(self, task: Task, name: str, templar: Templar, result: TaskResult) -> None:
         """Leave the walk. Raises HostFailed."""
@@ -370,7 +374,7 @@ class Walk:
             delegate = self.company.delegate(task, templar, self.host, self.play.connection)
             gives_facts = templar.boolean(task.conduct.delegate_facts, default=False, spot=task.spot)
             become = self.company.becoming.prefix(task, templar)
-            seconds = _seconds(task, templar)
+            seconds = seconds_of(task, templar)
         except DependsOnUnknown as unknown:
             return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
         except CrossgradeError as error:
@@ -382,7 +386,10 @@ class Walk:
                 )
         except TaskTimedOut:
             message = f"it did not end within its `timeout` of {seconds:g} s, and was stopped"
-            return TaskResult("failed", message=message, failed=True, values={"timedout": {"period": _plain(seconds)}})
+            return TaskResult(
+                "failed", message=message, failed=True, values={"timedout": {"period": plain_seconds(seconds)}}
+            )
+        result = self.company.roster.take(self.host, result, check_mode=self.check_mode)
         self.runner.machine.predict(result.predicts)
         for memory in [delegate] if delegate is not None and gives_facts else [self.memory, *self.sharing]:
             memory.known.update(result.facts)
@@ -447,8 +454,14 @@ class Walk:
 
     def does_for_all(self, task: Task) -> bool:
         """Whether one host does this task for all of its batch."""
+        if task.module in ("add_host", "meta"):
+            return task.module == "add_host" or does_for_all(task)
+        return self.shares(task)
+
+    def shares(self, task: Task) -> bool:
+        """Whether what comes of a task that one host does for all is kept for all of them. Of `add_host` it is not."""
         if task.module == "meta":
-            return does_for_all(task)
+            return True
         try:
             templar = self.templar(scope_of(task, self.scope, self.directory))
             return templar.boolean(task.conduct.run_once, default=False, spot=task.spot)
@@ -590,7 +603,8 @@ class Walk:
         foreseen = self.predicted.get((task.uid, item))
         if foreseen is None or foreseen.action == "may change" or result.failed or self._in_rescue:
             return
-        action: Action = "change" if result.changed else "skipped" if result.skipped else "ok"
+        on_machine = task.module not in MAKERS or bool(task.changed_when)
+        action: Action = "change" if result.changed and on_machine else "skipped" if result.skipped else "ok"
         same = action == foreseen.action or (action == "ok" and foreseen.action == "check")
         alike = masked(result.summary) == masked(foreseen.summary)  # a saved plan has stars already
         if same and (action != "change" or hidden or not result.summary or alike):
@@ -603,18 +617,3 @@ class Walk:
             predicted=f"{foreseen.action}: {foreseen.summary}",
             happened=f"{action}: {result.summary}",
         )
-
-
-def _seconds(task: Task, templar: Templar) -> float:
-    """The task's `timeout`, 0 without one."""
-    if task.conduct.timeout is None:
-        return 0.0
-    given = templar.template(task.conduct.timeout, task.spot_of("timeout"))
-    try:
-        return float(given)
-    except (TypeError, ValueError):
-        raise CrossgradeError(f"timeout needs seconds, not {given!r}", place=task.spot.place) from None
-
-
-def _plain(seconds: float) -> float:
-    return int(seconds) if seconds.is_integer() else seconds

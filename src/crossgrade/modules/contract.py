@@ -20,6 +20,7 @@ from crossgrade.jsontype import JSON
 
 if TYPE_CHECKING:
     from crossgrade.gates.verdict import Verdict
+    from crossgrade.playbook.inventory_made import Made
     from crossgrade.process import Completed
     from crossgrade.store.generation import Generation
     from crossgrade.store.layout import Store
@@ -129,7 +130,8 @@ class Outcome:
     `changed=None` means: as the module's effect says (`changes` → True, else False). A gate gives its
     `verdict`; anything but `passed` fails the task unless the gate's own `on_not_run` says `warn`.
     `facts` are variables as data (`set_fact`); `included` are variables of a file, whose templates are expanded;
-    `gathered` are facts of the machine by Ansible's names without `ansible_`.
+    `gathered` are facts of the machine by Ansible's names without `ansible_`. `made` is a host or a group that this run
+    knows from now on: the engine finds out whether it is new, and so whether the task has changed anything.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -141,6 +143,7 @@ class Outcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
     included: Mapping[str, Any] = field(default_factory=dict)
     gathered: Mapping[str, Any] = field(default_factory=dict)
+    made: Made | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from crossgrade.errors import Place
@@ -43,6 +43,7 @@ class ArgumentOptions:
     aliases: tuple[str, ...] = ()
     free_form: bool = False
     rest: bool = False
+    may_be_unknown: bool = False
     raw: bool = False
     secret: bool = False
     name: str | None = None
@@ -57,17 +58,19 @@ def argument(
     aliases: Sequence[str] = (),
     free_form: bool = False,
     rest: bool = False,
+    may_be_unknown: bool = False,
     raw: bool = False,
     secret: bool = False,
     name: str | None = None,
 ) -> Any:
     """A field of a module's `Arguments`. Without a default the argument is required.
 
-    `free_form`: it takes the text of `module: text`. `rest`: it takes every key that no other field has.
+    `free_form`: it takes the text of `module: text`. `rest`: it takes every key that no other field has;
+    with `may_be_unknown`, in a plan also keys whose values only the run knows (`Unknown`).
     `raw`: it is handed over as written, templates in it unexpanded (conditions). `secret`: never shown.
     `name`: the playbook's spelling where it is not a Python name.
     """
-    options = ArgumentOptions(doc, tuple(choices), tuple(aliases), free_form, rest, raw, secret, name)
+    options = ArgumentOptions(doc, tuple(choices), tuple(aliases), free_form, rest, may_be_unknown, raw, secret, name)
     metadata = {_METADATA: options}
     if rest and default is dataclasses.MISSING and default_factory is None:
         default_factory = dict
@@ -149,6 +152,14 @@ def raw_argument_names(arguments_type: type[Any]) -> frozenset[str]:
     """The spellings of the arguments that are never templated."""
     spellings = _declaration(arguments_type).by_spelling
     return frozenset(spelling for spelling, one in spellings.items() if one.options.raw)
+
+
+def rest_that_may_be_unknown(arguments_type: type[Any], given: Iterable[str]) -> frozenset[str]:
+    """Of the keys that a task gives, those whose values need not be known yet in a plan."""
+    declaration = _declaration(arguments_type)
+    if declaration.rest is None or not declaration.rest.options.may_be_unknown:
+        return frozenset()
+    return frozenset(given) - declaration.by_spelling.keys()
 
 
 def secret_argument_names(arguments_type: type[Any]) -> frozenset[str]:

@@ -29,8 +29,9 @@ _PRIORITY = "ansible_group_priority"
 class Host:
     """One host. `vars` are its own; `groups` are all that it is in, those that win last, without `all`.
 
-    `settings` are its connection variables (`ansible_…`) from wherever they are set, with templates expanded where
-    they count; a host that `Inventory.select` has given has them.
+    `made` are the variables that `add_host` gave it: data, in which a template is only text. `added` says that no
+    inventory names it. `settings` are its connection variables (`ansible_…`) from wherever they are set, with
+    templates expanded where they count; a host that `Inventory.select` has given has them.
     """
 
     name: str
@@ -38,10 +39,12 @@ class Host:
     groups: tuple[str, ...] = ()
     implicit: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+    made: Mapping[str, Any] = field(default_factory=dict)
+    added: bool = False
 
     def setting(self, name: str) -> Any:
         """The value of a connection variable, None when nobody sets it."""
-        return self.settings.get(name, self.vars.get(name))
+        return self.settings.get(name, self.made.get(name, self.vars.get(name)))
 
     @property
     def connection(self) -> str:
@@ -87,10 +90,12 @@ class Group:
 
 @dataclass
 class Draft:
-    """An inventory while it is read."""
+    """An inventory while it is read. `made` are the variables that `add_host` gives to hosts, `added` are its own."""
 
     groups: dict[str, Group] = field(default_factory=lambda: {"all": Group("all"), "ungrouped": Group("ungrouped")})
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    made: dict[str, dict[str, Any]] = field(default_factory=dict)
+    added: set[str] = field(default_factory=set)
 
     def group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group(name))
@@ -105,7 +110,8 @@ class Inventory:
 
     `written` are the hosts in the order in which they were first written down: so a glob names them.
     `group_vars` are those that stand in the inventory itself; `files` reads `group_vars/` and `host_vars/` when a
-    host is asked for, so that files of groups that a run has nothing to do with need not be readable.
+    host is asked for, so that files of groups that a run has nothing to do with need not be readable. `draft` is what
+    it was made from, for what a run adds to it.
     """
 
     hosts: tuple[Host, ...]
@@ -113,26 +119,35 @@ class Inventory:
     group_vars: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: VariableFiles = field(default_factory=VariableFiles)
     written: tuple[str, ...] = ()
+    implicit: Mapping[str, Host] = field(default_factory=dict)
+    draft: Draft = field(default_factory=Draft, repr=False, compare=False)
 
     def host(self, name: str) -> Host | None:
         """The host with its connection variables, None where the inventory does not name it."""
         return next((self._settled(host) for host in self.hosts if host.name == name), None)
 
-    def select(self, pattern: str | Sequence[str], limit: str | None = None) -> tuple[Host, ...]:
+    def local_host(self, name: str) -> Host:
+        """The host of a name of this machine that the inventory does not name; `group_by` may put it into groups."""
+        return self.implicit.get(name) or Host(name, {"ansible_connection": "local"}, implicit=True)
+
+    def select(
+        self, pattern: str | Sequence[str], limit: str | None = None, *, missing: list[str] | None = None
+    ) -> tuple[Host, ...]:
         """The hosts that a play's `hosts` means, cut down to those that `--limit` means.
 
         `localhost` is always there, also where the inventory does not name it. Raises WrongOptionsError for
-        a pattern that matches nothing, PlaybookError for a file of variables with errors.
+        a part that matches nothing (with `missing` it is put in there instead), PlaybookError for a file of variables
+        with errors.
         """
         known = {host.name: host for host in self.hosts}
         patterns = parts_of(pattern)
         for name in LOCALHOSTS:
-            if name in patterns and name not in known:
-                known[name] = Host(name, {"ansible_connection": "local"}, implicit=True)
+            if name not in known and (name in patterns or name in self.implicit):
+                known[name] = self.local_host(name)
         names = [*self.written, *(name for name in known if known[name].implicit)]
-        chosen = select_names(patterns, names, self.groups)
+        chosen = select_names(patterns, names, self.groups, missing=missing)
         if limit:
-            kept = set(select_names(_limit_parts(limit), names, self.groups, "--limit"))
+            kept = set(select_names(_limit_parts(limit), names, self.groups, "--limit", missing=missing))
             chosen = [name for name in chosen if name in kept]
         return tuple(self._settled(known[name]) for name in chosen)
 
@@ -152,6 +167,7 @@ class Inventory:
                 for group in groups:
                     scope = scope.with_layer(Precedence.GROUP_VARS, self.files.of_group(folder, group))
         scope = scope.with_layer(Precedence.HOST_VARS, host.vars)
+        scope = scope.with_layer(Precedence.HOST_VARS, host.made, templated=False)
         for folder in self.files.folders:
             scope = scope.with_layer(Precedence.HOST_VARS, self.files.of_host(folder, host.name))
         return scope
@@ -160,7 +176,9 @@ class Inventory:
         """The host with its connection variables, from its groups and files too."""
         scope = self.scope(host)
         found = {name: scope.lookup(name) for name in scope.names() if name.startswith("ansible_") or name in _EXPANDED}
-        raw = {name: found[name] for name in _EXPANDED if is_template_text(found.get(name))}
+        raw = {
+            name: found[name] for name in _EXPANDED if is_template_text(found.get(name)) and _is_written(scope, name)
+        }
         if raw:
             from crossgrade.playbook.templating import Templar
 
@@ -168,6 +186,12 @@ class Inventory:
             templar = Templar(scope.with_layer(Precedence.MAGIC, magic, templated=False))
             found.update({name: templar.template(value) for name, value in raw.items()})
         return replace(host, settings=found)
+
+
+def _is_written(scope: Scope, name: str) -> bool:
+    """Whether the variable was written by people, with templates, and is no data of `add_host`."""
+    layer = scope.find(name)
+    return layer is not None and layer.templated
 
 
 def _limit_parts(limit: str) -> list[str]:
@@ -225,10 +249,11 @@ def load_inventory(sources: Sequence[str], playbook_directory: Path | None = Non
             folders.append(folder)
     if playbook_directory is not None:
         folders.append(playbook_directory)
-    return _finished(draft, VariableFiles(tuple(folders)))
+    return finished(draft, VariableFiles(tuple(folders)))
 
 
-def _finished(draft: Draft, files: VariableFiles) -> Inventory:
+def finished(draft: Draft, files: VariableFiles) -> Inventory:
+    """The inventory of a draft, with the groups of each host. Raises PlaybookError for groups in a circle."""
     children = {name: list(group.children) for name, group in draft.groups.items()}
     _check_circles(children)
     parents = _parents(children)
@@ -244,13 +269,21 @@ def _finished(draft: Draft, files: VariableFiles) -> Inventory:
     groups_of: dict[str, list[str]] = {name: [] for name in draft.hosts}
     for group, those in members.items():
         for name in those if group != "all" else ():
-            groups_of[name].append(group)
-    hosts = []
-    for name in members["all"]:
-        groups = groups_of[name]
+            groups_of.setdefault(name, []).append(group)
+    for groups in groups_of.values():
         groups.sort(key=lambda group: (_depth(group, parents, depths), priorities[group], group))
-        hosts.append(Host(name, draft.hosts[name], tuple(groups)))
-    return Inventory(tuple(hosts), members, group_vars, files, tuple(draft.hosts))
+    # `group_by` puts this machine into groups where no inventory names it; `all` does not mean it all the same
+    implicit = {
+        name: Host(name, {"ansible_connection": "local"}, tuple(groups), implicit=True)
+        for name, groups in groups_of.items()
+        if name not in draft.hosts
+    }
+    members["all"] = tuple(name for name in members["all"] if name not in implicit)
+    hosts = [
+        Host(name, draft.hosts[name], tuple(groups_of[name]), made=draft.made.get(name, {}), added=name in draft.added)
+        for name in members["all"]
+    ]
+    return Inventory(tuple(hosts), members, group_vars, files, tuple(draft.hosts), implicit, draft)
 
 
 def _members(name: str, draft: Draft, children: Mapping[str, list[str]]) -> tuple[str, ...]:

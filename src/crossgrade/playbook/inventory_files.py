@@ -83,7 +83,7 @@ def _as_yaml(text: str, path: Path) -> Source | None:
     return source if isinstance(source.root.value, dict) else None
 
 
-def _split_port(name: str) -> tuple[str, int | None]:
+def split_port(name: str) -> tuple[str, int | None]:
     """`host:22` and `[::1]:22` as host and port."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+(?:\[[^\]]*\][^:\[\]]*)*)):(\d+)", name)
     if found:
@@ -93,7 +93,7 @@ def _split_port(name: str) -> tuple[str, int | None]:
 
 def _add_host(pattern: str, draft: Draft, group: Group, values: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError for a wrong range."""
-    name, port = _split_port(pattern)
+    name, port = split_port(pattern)
     for one in expand_range(name):
         known = one in draft.hosts
         host = draft.host(one)

@@ -76,13 +76,19 @@ def _between(start: str, end: str, step_text: str | None) -> list[str]:
 
 
 def select_names(
-    pattern: str | Sequence[str], hosts: Sequence[str], groups: Mapping[str, Sequence[str]], option: str = "hosts"
+    pattern: str | Sequence[str],
+    hosts: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+    option: str = "hosts",
+    *,
+    missing: list[str] | None = None,
 ) -> list[str]:
     """The names of the hosts that the pattern means, in the order of its parts.
 
     `hosts` are all that may be named, as they were first written down; `groups["all"]` are those that `all` means.
     Parts are united; those with `&` keep only what is in them, those with `!` take away. Raises
-    WrongOptionsError for a part that means nothing.
+    WrongOptionsError for a part that means nothing; with `missing` that is put in there instead,
+    as a sentence.
     """
     parts = parts_of(pattern)
     plain = [part for part in parts if part[0] not in "&!"]
@@ -90,10 +96,10 @@ def select_names(
     if parts and not plain:
         chosen.update(dict.fromkeys(groups["all"]))
     for part in plain:
-        chosen.update(dict.fromkeys(_match(part, hosts, groups, option)))
+        chosen.update(dict.fromkeys(_match(part, hosts, groups, option, missing=missing)))
     for part in parts:
         if part[0] == "&":
-            kept = set(_match(part[1:], hosts, groups, option))
+            kept = set(_match(part[1:], hosts, groups, option, missing=missing))
             chosen = {name: None for name in chosen if name in kept}
     for part in parts:
         if part[0] == "!":
@@ -109,6 +115,7 @@ def _match(
     option: str,
     *,
     may_be_nothing: bool = False,
+    missing: list[str] | None = None,
 ) -> list[str]:
     if part in ("all", "*"):
         return list(groups["all"])
@@ -118,7 +125,8 @@ def _match(
         return list(groups[part])
     subscript = None if part.startswith("~") else _SUBSCRIPT.match(part)
     if subscript is not None:
-        chosen = _subscripted(_match(subscript[1], hosts, groups, option, may_be_nothing=may_be_nothing), subscript)
+        quiet = may_be_nothing or missing is not None
+        chosen = _subscripted(_match(subscript[1], hosts, groups, option, may_be_nothing=quiet), subscript)
     else:
         matches = _matcher(part, option)
         found: dict[str, None] = {}
@@ -127,7 +135,9 @@ def _match(
                 found.update(dict.fromkeys(members))
         found.update(dict.fromkeys(name for name in hosts if matches(name)))
         chosen = list(found)
-    if not chosen and not may_be_nothing:
+    if not chosen and not may_be_nothing and missing is not None:
+        missing.append(f'{option}: no host or group matches "{part}"')
+    elif not chosen and not may_be_nothing:
         hint = did_you_mean(part, [*hosts, *groups])
         raise WrongOptionsError(printable(f'{option}: no host or group matches "{part}"'), remedy=hint)
     return chosen

@@ -199,9 +199,5 @@ MODULES_LATER: dict[str, str] = {
     + _BY_ANSIBLE,
     "docker_image": "Use `command` with docker pull and a digest." + _BY_ANSIBLE,
     "docker_compose_v2": "Use `command` with docker compose." + _BY_ANSIBLE,
-    "add_host": "Write the host into the inventory: which hosts take part is settled before the plan is made."
-    + _BY_ANSIBLE,
-    "group_by": "Write the group into the inventory, or use `when`: which hosts take part is settled before the plan."
-    + _BY_ANSIBLE,
 }
 """Modules of Ansible that are not here yet, and what to do until they are."""

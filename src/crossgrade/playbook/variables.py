@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -73,6 +73,13 @@ class Scope:
     def looking_in(self, directories: tuple[Path, ...]) -> Scope:
         """The same, with other directories."""
         return Scope(self._layers, directories, self.unknown_origin)
+
+    def with_layers_of(self, other: Scope, precedences: Collection[Precedence]) -> Scope:
+        """The same, with the other's layers of these precedences in the place of its own."""
+        kept = [layer for layer in self._layers if layer.precedence not in precedences]
+        taken = [layer for layer in other.layers if layer.precedence in precedences]
+        layers = sorted([*kept, *taken], key=lambda layer: -layer.precedence)  # it keeps the order among equals
+        return Scope(tuple(layers), self.directories, self.unknown_origin)
 
     def with_unknown(self, origin: str) -> Scope:
         """The same, where what is not defined is not known."""
