@@ -247,7 +247,10 @@ def test_mistakes_in_tasks(task: str, expected: list[str]) -> None:
         ("- hosts: a\n  when: x", "`when` is a keyword of a block or task or handler"),
         ("- hosts: a\n  connection: docker", "`connection`: expected one of local, smart, ssh"),
         ("- hosts: a\n  tasks: {command: x}", "Each task starts with `- `"),
-        ("- hosts: a\n  handlers:\n    - block: [{command: x}]", "a block cannot stand among the handlers"),
+        (
+            "- hosts: a\n  handlers:\n    - block: [{command: x}]\n      rescue: [{command: y}]",
+            "`rescue` would never run",
+        ),
         ("- hosts: a\n  vars: {1a: x}", "cannot be the name of a variable"),
         ("- hosts: {a: 1}", "`hosts`: expected text"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 
 from crossgrade.engine.turns import Turns
 from crossgrade.errors import CrossgradeError, Place
@@ -78,7 +79,11 @@ class Handlers:
         return found
 
     def _last_first(self) -> Iterator[Task]:
-        lists = [list(those) for _, those in groupby(self.all, key=lambda handler: id(handler.role))]
+        # a block among the handlers is a list of its own, as a role is
+        by = ((id(handler.role), handler.uid.rpartition("/block/")[0]) for handler in self.all)
+        lists = [
+            [handler for _, handler in those] for _, those in groupby(zip(by, self.all, strict=True), itemgetter(0))
+        ]
         for those in reversed(lists):
             yield from those
 

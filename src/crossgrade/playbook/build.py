@@ -255,18 +255,23 @@ class Builder:
             self.reader.expected(spot, "a task (`module: arguments`)", value)
             return None
         if any(section in value for section in BLOCK_SECTIONS):
-            if place == "handler":
-                self.reader.note(spot, "a block cannot stand among the handlers here yet", "Write its tasks singly.")
-                return None
-            return self.block(spot, value, inherited, uid)
+            return self.block(spot, value, inherited, uid, place)
         task = self.tasks.task(spot, value, uid, place, inherited.module_defaults)
         if task is None:
             return None
         handed = _hand_down(task, inherited)
         return self.imports.step(task, inherited, handed, place) if task.module in STATEMENTS else handed
 
-    def block(self, spot: Spot, value: Mapping[str, Any], inherited: Inherited, uid: str) -> Block:
+    def block(self, spot: Spot, value: Mapping[str, Any], inherited: Inherited, uid: str, place: On) -> Block:
+        """A block; among the handlers it only hands its keywords down to the handlers in it, each with its own name."""
         self.check_keywords(spot, value, "block")
+        for section in ("rescue", "always") if place == "handler" else ():
+            if section in value:
+                message = f"`{section}` would never run: a block among the handlers only holds handlers"
+                remedy = (
+                    "`meta: flush_handlers` in a block of tasks with `rescue` lets it take up what handlers fail in."
+                )
+                self.reader.note(spot.at(section), message, remedy, key=True)
         if "block" not in value:
             section = next(name for name in BLOCK_SECTIONS if name in value)
             self.reader.note(
@@ -276,8 +281,9 @@ class Builder:
                 key=True,
             )
         inner = self.nested(spot, value, inherited)
+        inside: On = "handler" if place == "handler" else "task"
         sections: dict[str, Any] = {
-            name: self.steps(spot.at(name), value.get(name), inner, f"{uid}/{name}", "task") for name in BLOCK_SECTIONS
+            name: self.steps(spot.at(name), value.get(name), inner, f"{uid}/{name}", inside) for name in BLOCK_SECTIONS
         }
         return Block(uid, self.reader.text(spot.at("name"), value.get("name")), spot, **sections)
 
