@@ -97,7 +97,10 @@ def _step(events: dict[str, list[tuple[str, str]]], record: Mapping[str, Any], s
     events.setdefault(record["host"], []).append((name, status))
 
 
-_NOT_SAID = {"changed", "failed", "skipped", "warnings", "ansible_loop_var", "ansible_index_var", "ansible_loop"}
+_NOT_SAID = {
+    *("changed", "failed", "skipped", "warnings", "deprecations"),
+    *("ansible_loop_var", "ansible_index_var", "ansible_loop"),
+}
 
 
 def _without(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def test_a_play_with_everything() -> None:
     playbook = playbook_of(text)
     (play,) = playbook.plays
     assert (play.name, play.hosts, play.gather_facts) == ("A play", ("web", "!old"), False)
-    assert play.vars_files == ("vars.yml",)
+    assert play.vars_files == (("vars.yml",),)
     assert play.tags == ("one", "two")
     assert play.force_handlers == "{{ a == 1 }}"
     assert [name for name, _ in play.sections()] == ["pre_tasks", "tasks", "post_tasks"]

@@ -182,7 +182,10 @@ class Including:
     def _remember(self, targets: Sequence[Target], templar: Templar) -> TaskResult:
         if self.task.loop is None or (len(targets) == 1 and not targets[0].result.has_item):
             result = targets[0].result
-            self.walk.remember(self.task, result.registered(), result, templar)
+            value = result.registered()
+            if not result.failed:
+                value.pop("failed", None)
+            self.walk.remember(self.task, value, result, templar)
             return result
         combined, registered = combine_loop([target.result for target in targets], self.task.loop_control.loop_var)
         self.walk.remember(self.task, registered, combined, templar)

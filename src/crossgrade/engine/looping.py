@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from crossgrade.errors import CrossgradeError
@@ -25,7 +24,7 @@ def loop_list(task: Task, templar: Templar, environment: Mapping[str, str], *, c
         if isinstance(items, Unknown):
             raise DependsOnUnknown(items.origin, expression=str(task.loop))
         if task.loop_with:
-            items = _looked_up(task.loop_with, items, templar.directories, environment, check_mode=check_mode)
+            items = _looked_up(task.loop_with, items, templar, environment, check_mode=check_mode)
     except DependsOnUnknown:
         raise
     except (CrossgradeError, OSError, UnicodeDecodeError) as error:
@@ -49,7 +48,7 @@ def loop_list(task: Task, templar: Templar, environment: Mapping[str, str], *, c
 
 
 def _looked_up(
-    name: str, given: Any, directories: Sequence[Path], environment: Mapping[str, str], *, check_mode: bool
+    name: str, given: Any, templar: Templar, environment: Mapping[str, str], *, check_mode: bool
 ) -> list[Any]:
     from crossgrade.playbook.loop_items import LoopPlaces, loop_items
 
@@ -58,12 +57,12 @@ def _looked_up(
             raise DependsOnUnknown(f"what `{command}` prints")
         from crossgrade.process import run_process
 
-        completed = run_process(["/bin/sh", "-c", command], env=environment, cwd=directories[-1].absolute())
+        completed = run_process(["/bin/sh", "-c", command], env=environment, cwd=templar.directories[-1].absolute())
         if not completed.succeeded:
             raise CrossgradeError(f"with_lines: `{command}`: {completed.outcome()}: {completed.stderr.strip()}")
         return completed.stdout.splitlines()
 
-    return loop_items(name, given, LoopPlaces(directories, environment, lines_of))
+    return loop_items(name, given, LoopPlaces(templar.directories, environment, lines_of, templar.foreseen))
 
 
 def item_variables(control: LoopControl, items: Sequence[Any], index: int, templar: Templar) -> dict[str, Any]:

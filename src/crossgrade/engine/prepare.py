@@ -18,6 +18,7 @@ from crossgrade.modules import NAMES, arguments_of
 from crossgrade.playbook.check import check_templates
 from crossgrade.playbook.inventory import Host, Inventory, load_inventory
 from crossgrade.playbook.inventory_made import MAKERS
+from crossgrade.playbook.library import at_home, first_file
 from crossgrade.playbook.loader import ModuleCatalogue, load_playbook, load_variables
 from crossgrade.playbook.model import Play, Playbook, walk
 from crossgrade.playbook.positions import PlaybookErrors
@@ -151,11 +152,17 @@ def play_scope(prepared: Prepared, play: Play, host: Host, inventory: Inventory,
         scope = with_layers(scope, role.public_layers())
     scope = scope.with_layer(Precedence.MAGIC, role_variables(play.roles), templated=False)
     library, directory = prepared.playbook.library, play.directory or prepared.playbook.directory
-    for raw in play.vars_files:
-        name = str(Templar(scope).template(raw))
-        variables = library.variables_in(directory / name) if library else load_variables(directory / name)
+    for names in play.vars_files:
+        file = _variables_file([str(Templar(scope).template(name)) for name in names], directory)
+        variables = library.variables_in(file) if library else load_variables(file)
         scope = scope.with_layer(Precedence.PLAY_VARS_FILES, variables.values, spot=variables.spot)
     return scope
+
+
+def _variables_file(names: Sequence[str], directory: Path) -> Path:
+    """The first of these that is there, each looked for in `vars/` first; the first one itself when none is there."""
+    places = [folder / at_home(name) for name in names for folder in (directory / "vars", directory)]
+    return first_file(places) or directory / at_home(names[0])
 
 
 def magic_variables(

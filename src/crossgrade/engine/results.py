@@ -10,6 +10,7 @@ from crossgrade.engine.plan import Foreseen
 from crossgrade.jsontype import Concealed
 from crossgrade.modules.contract import Difference, PlanWarning, Prediction
 from crossgrade.playbook.inventory_made import Made
+from crossgrade.playbook.markers import Unknown
 from crossgrade.playbook.model import Task
 
 Status = Literal["ok", "changed", "skipped", "failed", "ignored", "change", "check", "may change", "fails"]
@@ -57,6 +58,8 @@ class TaskResult:
         value: dict[str, Any] = {**self.values, "changed": self.changed, "failed": self.failed}
         if self.skipped:
             value["skipped"] = True
+            if "false_condition" in value:  # it did not even come to a failure
+                del value["failed"]
         if self.failed and self.message and "msg" not in value:
             value["msg"] = self.message
         if self.has_item:
@@ -126,6 +129,8 @@ def _told(value: Any) -> Any:
     """A value as events and reports have it: without what is concealed, which `register` sees."""
     if isinstance(value, Concealed):
         return "***"
+    if isinstance(value, Unknown):
+        return f"(known after the run: {value.origin})"
     if isinstance(value, Mapping):
         return {name: _told(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -148,10 +153,13 @@ def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[Tas
     registered: dict[str, Any] = {
         "results": [result.registered(loop_variable) for result in results],
         "changed": changed,
-        "failed": failed,
         "skipped": skipped,
-        "msg": _loop_message(results, failed=failed),
+        **({"failed": True} if failed else {}),
     }
+    if results:
+        registered["msg"] = _loop_message(failed=failed, skipped=skipped)
+    else:
+        registered["skipped_reason"] = "No items in the list"
     order: tuple[Status, ...] = (
         "failed",
         "ignored",
@@ -180,9 +188,9 @@ def combine_loop(results: Sequence[TaskResult], loop_variable: str) -> tuple[Tas
     return combined, registered
 
 
-def _loop_message(results: Sequence[TaskResult], *, failed: bool) -> str:
-    if not results:
-        return "No items in the list"
+def _loop_message(*, failed: bool, skipped: bool) -> str:
+    if skipped:
+        return "All items skipped"
     return "One or more items failed" if failed else "All items completed"
 
 

@@ -23,7 +23,7 @@ from crossgrade.playbook.arguments import parse_arguments, raw_argument_names, r
 from crossgrade.playbook.markers import Unknown
 from crossgrade.playbook.model import Task
 from crossgrade.playbook.positions import Spot
-from crossgrade.playbook.templating import DependsOnUnknown, Templar
+from crossgrade.playbook.templating import DependsOnUnknown, Templar, TemplateError
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class TaskRunner:
     ) -> TaskResult:
         """Run the task for one item, once. Errors that a user can mend become a failed result.
 
+        Raises CrossgradeError where a template cannot be expanded: no result then, that `failed_when` could judge.
         `templar` holds the variables of the task (and item), `environment` the whole process environment.
         `in_check_mode` is the task's own `check_mode: true`: in a run, this task only says what it would do.
         `become` begins the command line of its programs (`engine.becoming`).
@@ -63,9 +64,15 @@ class TaskRunner:
         began = time.monotonic()
         printed: list[str] = []
         try:
-            result = self._run(task, name, templar, environment, in_check_mode, hidden, become, printed)
+            raw = self._expanded(task, templar)
+        except DependsOnUnknown as unknown:
+            return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
+        try:
+            result = self._run(task, raw, name, templar, environment, in_check_mode, hidden, become, printed)
         except DependsOnUnknown as unknown:
             result = TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
+        except TemplateError:
+            raise
         except CrossgradeError as error:
             result = TaskResult("failed", message=str(error), failed=True)
         except OSError as error:
@@ -74,9 +81,23 @@ class TaskRunner:
         output = "\n".join(printed) if result.failed else ""
         return replace(result, seconds=time.monotonic() - began, output=output)
 
+    def _expanded(self, task: Task, templar: Templar) -> dict[str, Any]:
+        """The arguments without templates. Raises CrossgradeError, DependsOnUnknown."""
+        module = load_module(task.module)
+        spot = task.spot_of("arguments")
+        perhaps = rest_that_may_be_unknown(module.arguments, task.arguments) if self.files is None else frozenset()
+        raw: dict[str, Any] = templar.template(
+            task.arguments, spot, keep=raw_argument_names(module.arguments) | perhaps
+        )
+        raw.update({name: _known_or_not(templar, raw[name], spot.at(name)) for name in perhaps})
+        if task.module == "set_fact":
+            raw = {templar.template(name, spot): value for name, value in raw.items()}
+        return raw
+
     def _run(
         self,
         task: Task,
+        raw: Mapping[str, Any],
         name: str,
         templar: Templar,
         environment: Mapping[str, str],
@@ -86,11 +107,7 @@ class TaskRunner:
         printed: list[str],
     ) -> TaskResult:
         module = load_module(task.module)
-        spot = task.spot_of("arguments")
-        perhaps = rest_that_may_be_unknown(module.arguments, task.arguments) if self.files is None else frozenset()
-        raw = templar.template(task.arguments, spot, keep=raw_argument_names(module.arguments) | perhaps)
-        raw.update({name: _known_or_not(templar, raw[name], spot.at(name)) for name in perhaps})
-        arguments = parse_arguments(module.arguments, raw, spot)
+        arguments = parse_arguments(module.arguments, raw, task.spot_of("arguments"))
         view = TaskView(
             self.machine,
             environment,
@@ -105,6 +122,8 @@ class TaskRunner:
         if self.machine.watch is not None:
             self.machine.watch(task.module, arguments, view)
         planned = module.plan(arguments, module.inspect(arguments, view))
+        if in_check_mode and isinstance(planned, Change) and planned.in_check_mode is not None:
+            planned = planned.in_check_mode
         if isinstance(planned, Skipped):
             return TaskResult("skipped", message=planned.summary, values=planned.values, skipped=True)
         if isinstance(planned, Unchanged):
@@ -184,7 +203,7 @@ def _foreseen(module: Module[Any, Any], change: Change, *, in_a_plan: bool) -> T
         summary=change.summary,
         message=change.summary,
         values=change.values,
-        known=change.values_known,
+        known=change.values_known or not in_a_plan,  # in a run there is nothing to wait for
         runs=True,
         changed=changes,
         differences=change.differences,

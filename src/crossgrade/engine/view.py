@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os.path
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -50,6 +51,11 @@ class Machine:
     def predict(self, predictions: Sequence[Prediction]) -> None:
         for prediction in predictions:
             self.predictions[prediction.kind, prediction.key] = prediction.value
+
+    def path_foreseen(self, path: str) -> Mapping[str, JSON] | None:
+        """What a plan has foreseen of this path, None where no task before has touched it."""
+        value = self.predictions.get(("path", os.path.abspath(path)))  # noqa: PTH100 - a path as text
+        return value if isinstance(value, Mapping) else None if value is None else {"exists": bool(value)}
 
 
 def any_below(directory: Path, predictions: Mapping[tuple[str, str], JSON]) -> bool:

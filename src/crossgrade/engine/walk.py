@@ -36,6 +36,7 @@ from crossgrade.playbook.secrets import masked
 from crossgrade.playbook.statements import DYNAMIC
 from crossgrade.playbook.tags import is_selected
 from crossgrade.playbook.templating import DependsOnUnknown, Templar
+from crossgrade.playbook.values import is_template_text
 from crossgrade.playbook.variables import Precedence, Scope, Unknown
 
 # How a plan names what the walk found; the other statuses are called the same.
@@ -235,7 +236,7 @@ class Walk:
             self._may_have_set(task, result)
         if not_run(result) and not result.failed:
             self.gates_not_run.append(name)
-        if result.changed and (not result.failed or result.status == "ignored"):
+        if result.changed and not result.failed:
             self._notify(task, templar)
         if result.failed and result.status != "ignored":
             self.fail(task, name, templar, result)
@@ -245,6 +246,8 @@ class Walk:
         if task.module == "set_fact":
             origin = f"task {task.display_name!r}"  # each its own: Python takes one object for equal to itself
             self.memory.known.update({name: Unknown(origin, certain=False) for name in facts_set_by(task)})
+            if any(map(is_template_text, task.arguments)):
+                self.scope = self.scope.with_unknown(origin)
         elif task.module == "include_vars":
             self.scope = self.scope.with_unknown(f"the variables of task {task.display_name!r}")
         elif task.module in MAKERS and not result.made:
@@ -389,6 +392,8 @@ class Walk:
             return TaskResult(
                 "failed", message=message, failed=True, values={"timedout": {"period": plain_seconds(seconds)}}
             )
+        except CrossgradeError as error:  # the task has not come to what `failed_when` could judge
+            return TaskResult("failed", message=str(error), failed=True)
         result = self.company.roster.take(self.host, result, check_mode=self.check_mode)
         self.runner.machine.predict(result.predicts)
         for memory in [delegate] if delegate is not None and gives_facts else [self.memory, *self.sharing]:
@@ -417,14 +422,14 @@ class Walk:
     def _judge(self, task: Task, scope: Scope, result: TaskResult) -> TaskResult:
         """Let `changed_when` and `failed_when` have their say about the result."""
         try:
-            if task.changed_when and not result.failed:
+            if task.changed_when:
                 templar = self._with_result(task, scope, result)
                 changed = templar.all_hold(task.changed_when, task.spot_of("changed_when"))
                 if self.check_mode:
                     status = "change" if changed else "ok" if result.status == "change" else result.status
                 else:
                     status = "changed" if changed else "ok"
-                result = replace(result, changed=changed, status=status)
+                result = replace(result, changed=changed, status="failed" if result.failed else status)
             if task.failed_when:
                 templar = self._with_result(task, scope, result)
                 fails = templar.all_hold(task.failed_when, task.spot_of("failed_when"))
@@ -485,7 +490,8 @@ class Walk:
         layered = scope.with_layer(Precedence.FACTS, self.memory.gathered, templated=False)
         layered = layered.with_layer(Precedence.INCLUDED_VARS, self.memory.included)
         layered = layered.with_layer(Precedence.SET_FACTS, known, templated=False)
-        return Templar(layered, directory=self.directory, environment=self.base_environment)
+        foreseen = self.runner.machine.path_foreseen if self.check_mode else _nothing_foreseen
+        return Templar(layered, directory=self.directory, environment=self.base_environment, foreseen=foreseen)
 
     def _with_result(self, task: Task, scope: Scope, result: TaskResult) -> Templar:
         if not task.register:
@@ -617,3 +623,7 @@ class Walk:
             predicted=f"{foreseen.action}: {foreseen.summary}",
             happened=f"{action}: {result.summary}",
         )
+
+
+def _nothing_foreseen(_: str) -> None:
+    """A run sees the disk as it is."""

@@ -90,6 +90,7 @@ class Change:
     whatever depends on it is shown as `may change`. `venv` is the virtual environment that the change makes.
     `uncertain` is for a plan in which only the run shows whether anything is to be changed: it is shown as `may change`
     itself, and what it predicts counts all the same.
+    `in_check_mode` is what a task with `check_mode: true` comes to, where that is no change.
     """
 
     summary: str
@@ -102,6 +103,7 @@ class Change:
     venv: Path | None = None
     warnings: tuple[PlanWarning, ...] = ()
     uncertain: bool = False
+    in_check_mode: Skipped | None = None
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ class Arguments:
         ("file", "files_matching"),
         ("file", "ignore_files"),
     )
+    refused: ClassVar[Mapping[str, str]] = {
+        "hash_behaviour": "read them under a `name`, and put the two together with `combine(..., recursive=true)`."
+    }
     required_one_of: ClassVar[tuple[tuple[str, ...], ...]] = (("file", "dir"),)
 
 

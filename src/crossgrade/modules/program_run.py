@@ -7,14 +7,14 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from crossgrade.errors import TaskError
-from crossgrade.modules.contract import ApplyContext, Change, HostView, Outcome, Plan, Prediction, Unchanged
+from crossgrade.modules.contract import ApplyContext, Change, HostView, Outcome, Plan, Prediction, Skipped, Unchanged
 from crossgrade.modules.files import absolute, expand, follow
 from crossgrade.process import StartError
 
@@ -92,8 +92,26 @@ def plan_run(state: State) -> Plan:
                 "delta": None,
             },
         )
-    predicts = foreseen_paths(state.place)
-    return Change(f"run {short(state.shown)}", values_known=False, predicts=predicts, payload={"state": state})
+    values = {
+        **values_of(state.command, 0, "", ""),
+        "msg": "Command would have run if not in check mode",
+        "start": None,
+        "end": None,
+        "delta": None,
+    }
+    return Change(
+        f"run {short(state.shown)}",
+        values=values,
+        values_known=False,
+        predicts=foreseen_paths(state.place),
+        payload={"state": state},
+        in_check_mode=skipped_in_check_mode(state.place, values),
+    )
+
+
+def skipped_in_check_mode(place: Place, values: Mapping[str, Any]) -> Skipped | None:
+    """What `check_mode: true` makes of it: only with `creates` or `removes` is it told as a change."""
+    return None if place.creates or place.removes else Skipped("not run in check mode", values)
 
 
 def short(line: str) -> str:

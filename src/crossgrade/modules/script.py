@@ -20,6 +20,7 @@ from crossgrade.modules.program_run import (
     foreseen_paths,
     leftovers_warning,
     short,
+    skipped_in_check_mode,
     values_of,
     why_failed,
 )
@@ -93,7 +94,11 @@ def plan(arguments: Arguments, state: State) -> Plan:  # noqa: ARG001 (the contr
         return Skipped(f"not run, since {state.place.satisfied}", {"msg": f"{words}, matching {matched} option"})
     predicts = foreseen_paths(state.place)
     return Change(
-        f"run the script {short(state.shown)}", values_known=False, predicts=predicts, payload={"state": state}
+        f"run the script {short(state.shown)}",
+        values_known=False,
+        predicts=predicts,
+        payload={"state": state},
+        in_check_mode=skipped_in_check_mode(state.place, {"msg": "Check mode is not supported for this task."}),
     )
 
 

@@ -24,6 +24,7 @@ from crossgrade.modules.files import (
     prediction_for,
 )
 from crossgrade.playbook.arguments import argument
+from crossgrade.playbook.markers import Unknown
 
 # ioctl_iflags(2) and the letters of chattr(1), in the order in which lsattr(1) prints them, with Ansible's names
 FS_IOC_GETFLAGS = 0x80086601
@@ -101,7 +102,18 @@ def inspect(arguments: Arguments, host: HostView) -> State:
     found = _describe(entry.path, arguments, host) if now.exists and same_kind and not foreseen.get("fresh") else {}
     if "checksum" in predicted or (entry.predicted and predicted.get("size") not in (None, now.size)):
         found.pop("checksum", None)
-    return State({**found, **predicted, "exists": True, "path": str(path)})
+    told = {**found, **predicted, "exists": True, "path": str(path)}
+    return State({**_known_later(told, arguments, str(entry.path)), **told} if entry.predicted else told)
+
+
+def _known_later(told: Mapping[str, Any], arguments: Arguments, path: str) -> dict[str, Unknown]:
+    """In a plan: the rest of what a path will have, once an earlier task has made it."""
+    names = [*status_values(Path("/").lstat()), "readable", "writeable", "executable"]
+    names += ["checksum"] if told.get("isreg", True) and arguments.get_checksum else []
+    names += ["lnk_source", "lnk_target"] if told.get("islnk") else []
+    names += ["mimetype", "charset"] if arguments.get_mime else []
+    names += ["version", "attributes", "attr_flags"] if arguments.get_attributes else []
+    return {name: Unknown(f"{path}, which an earlier task makes") for name in names}
 
 
 def _describe(path: Path, arguments: Arguments, host: HostView) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def _places(context: Any) -> LoopPlaces:
     def lines_of(command: str) -> Sequence[str]:
         return lookups_outside.lines(context, [command], {})
 
-    return LoopPlaces(templar.directories, templar.environment, lines_of)
+    return LoopPlaces(templar.directories, templar.environment, lines_of, templar.foreseen)
 
 
 def _of_loops(name: str) -> Lookup:

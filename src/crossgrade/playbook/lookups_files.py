@@ -31,9 +31,16 @@ def find(context: Any, name: Any, folder: str = "files") -> Path:
     path = Path(name).expanduser()
     for directory in context.templar.directories:
         for candidate in (directory / folder / path, directory / path) if folder else (directory / path,):
+            _not_foreseen(context, candidate)
             if candidate.is_file():
                 return Path(candidate)
     raise FilterError(f"the file {context.templar.directories[-1] / path} is not there")
+
+
+def _not_foreseen(context: Any, path: Path) -> None:
+    """Raises DependsOnUnknown in a plan for what an earlier task makes, changes or removes."""
+    if context.templar.foreseen(str(path)) is not None:
+        raise DependsOnUnknown(f"{path}, which an earlier task makes")
 
 
 def read(path: Path, encoding: str = "utf-8") -> str:
@@ -106,6 +113,7 @@ def _first_found(context: Any, terms: list[Any], options: dict[str, Any]) -> lis
     for name in names:
         path = Path(name).expanduser()
         for directory in context.templar.directories:
+            _not_foreseen(context, directory / path)
             if (directory / path).exists():
                 return [os.path.normpath(directory / path)]
     if skip:

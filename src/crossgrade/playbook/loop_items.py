@@ -15,6 +15,7 @@ from typing import Any
 from crossgrade.errors import CrossgradeError
 from crossgrade.playbook.argument_types import name_of_type, shown, to_bool
 from crossgrade.playbook.limits import MAX_ITEMS, LimitExceeded, too_large
+from crossgrade.playbook.markers import DependsOnUnknown
 
 MAX_FILE_BYTES = 10_000_000
 
@@ -27,17 +28,23 @@ class LoopError(CrossgradeError, ValueError):
 class LoopPlaces:
     """Where a loop's lookups look: `directories` for relative paths (each and its `files`), in their order.
 
-    `lines_of` gives what a program prints; where a plan must not start one, it raises.
+    `lines_of` gives what a program prints; where a plan must not start one, it raises. `foreseen` is that of a Templar.
     """
 
     directories: Sequence[Path]
     environment: Mapping[str, str]
     lines_of: Callable[[str], Sequence[str]]
+    foreseen: Callable[[str], Any] = lambda _: None
 
     def find(self, name: str) -> Path | None:
+        """Raises DependsOnUnknown in a plan for what an earlier task makes, changes or removes."""
         path = Path(name).expanduser()
-        places = (place for directory in self.directories for place in (directory / "files" / path, directory / path))
-        return next((place for place in places if place.exists()), None)
+        for place in (place / path for directory in self.directories for place in (directory / "files", directory)):
+            if self.foreseen(str(place)) is not None:
+                raise DependsOnUnknown(f"{place}, which an earlier task makes")
+            if place.exists():
+                return place
+        return None
 
 
 def loop_items(name: str, given: Any, places: LoopPlaces) -> list[Any]:

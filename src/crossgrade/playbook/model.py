@@ -182,7 +182,7 @@ Step = Task | Block
 
 @dataclass(frozen=True)
 class Play:
-    """One play. `hosts` are patterns as in `--limit`; `vars_files` are paths relative to `directory`.
+    """One play. `hosts` are patterns as in `--limit`; of each of `vars_files` the first path that is there is read.
 
     `directory` is that of the file that it stands in. `roles` are those whose variables all its tasks see.
     """
@@ -192,7 +192,7 @@ class Play:
     hosts: tuple[str, ...]
     spot: Spot = field(repr=False)
     vars: Mapping[str, Any] = field(default_factory=dict)
-    vars_files: tuple[str, ...] = ()
+    vars_files: tuple[tuple[str, ...], ...] = ()
     gather_facts: Templated = None
     pre_tasks: tuple[Step, ...] = ()
     tasks: tuple[Step, ...] = ()

@@ -19,6 +19,7 @@ Kind = Literal[
     "variables",  # a mapping from variables' names
     "environment",
     "texts",  # a text or a list of texts
+    "alternatives",  # like texts; each may be a list of which one is taken
     "tags",  # like texts; a text is split at commas
     "conditions",  # an expression or a list of them
     "steps",  # a list of tasks and blocks
@@ -87,7 +88,7 @@ _ALL = [
     _keyword("name", "pbth", "text"),
     _keyword("hosts", "p", "texts"),
     _keyword("vars", "pbth", "variables"),
-    _keyword("vars_files", "p", "texts"),
+    _keyword("vars_files", "p", "alternatives"),
     _keyword("gather_facts", "p", "bool"),
     _keyword("roles", "p", "any"),
     _keyword("pre_tasks", "p", "steps"),

@@ -57,7 +57,8 @@ class Templar:
 
     `directory`: relative paths of `lookup('file', …)` start here, unless the scope has directories of its own.
     `environment`: what `lookup('env', …)` sees.
-    `time_limit` is the CPU time of one call, in seconds.
+    `time_limit` is the CPU time of one call, in seconds. `foreseen` says for a plan what will lie at a path that an
+    earlier task makes, changes or removes, as mappings like the result of `stat`; None for any other path.
     """
 
     def __init__(
@@ -67,12 +68,14 @@ class Templar:
         directory: Path = Path(),
         environment: Mapping[str, str] | None = None,
         time_limit: float = limits.CPU_SECONDS,
+        foreseen: Callable[[str], Any] = lambda _: None,
     ) -> None:
         self.scope = scope
         self.directory = directory
         self.directories = scope.directories or (directory,)
         self.environment: Mapping[str, str] = os.environ if environment is None else environment
         self._time_limit = time_limit
+        self.foreseen = foreseen
         self._values: dict[str, Any] = {}
         self._resolving: list[str] = []
         self._busy = False
@@ -177,7 +180,7 @@ class Templar:
 
     def _within(self, scope: Scope) -> Templar:
         """Another one for a scope in this one, under the limits of this one."""
-        made = Templar(scope, directory=self.directory, environment=self.environment)
+        made = Templar(scope, directory=self.directory, environment=self.environment, foreseen=self.foreseen)
         made._busy = True
         return made
 
@@ -214,7 +217,8 @@ class Templar:
     def _as_seen(self, raw: Any) -> Any:
         """Data as a template sees it: a scope, and a table of scopes (`hostvars`), as mappings of variables."""
         if isinstance(raw, Scope):
-            return Templar(raw, directory=self.directory, environment=self.environment).all()
+            seen = Templar(raw, directory=self.directory, environment=self.environment, foreseen=self.foreseen)
+            return seen.all()
         if isinstance(raw, ScopeTable):
             return ScopesSeen(raw, self._as_seen)
         return raw

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from jinja2 import pass_context
 from jinja2.runtime import Undefined
 
 from crossgrade.playbook.argument_types import FALSE_WORDS, TRUE_WORDS, name_of_type
@@ -133,11 +134,21 @@ def is_in(value: Any, container: Any) -> bool:
     return value in container
 
 
-def _file(test: Callable[[str], bool]) -> Callable[[Any], bool]:
-    def apply(value: Any) -> bool:
+def _file(test: Callable[[str], bool], known_as: str = "") -> Callable[[Any, Any], Any]:
+    """`known_as` is what a plan's foreseen paths call that which is tested."""
+
+    @pass_context
+    def apply(context: Any, value: Any) -> Any:
         if value is None:
             raise FilterError("a path was expected, got nothing")
-        return test(str(value))
+        foreseen = context.templar.foreseen(str(value)) if known_as else None
+        if foreseen is None:
+            return test(str(value))
+        if not foreseen.get("exists", True):
+            return False
+        later = Unknown(f"{value}, which an earlier task makes")
+        leads_elsewhere = foreseen.get("islnk") and known_as != "islnk"
+        return later if leads_elsewhere else foreseen.get(known_as, later)
 
     return apply
 
@@ -200,10 +211,10 @@ _ONE_NAME: dict[str, Any] = {
     "any": any_true,
     "contains": contains,
     "defined": defined,
-    "exists": _file(os.path.exists),
+    "exists": _file(os.path.exists, "exists"),
     "falsy": falsy,
     "in": is_in,
-    "link_exists": _file(os.path.lexists),
+    "link_exists": _file(os.path.lexists, "exists"),
     "match": _regex("match"),
     "finished": finished,
     "reachable": reachable,
@@ -223,10 +234,10 @@ _ONE_NAME: dict[str, Any] = {
 _SEVERAL_NAMES: list[tuple[tuple[str, ...], Any]] = [
     (("abs", "is_abs"), _file(os.path.isabs)),
     (("changed", "change"), changed),
-    (("directory", "is_dir"), _file(os.path.isdir)),
+    (("directory", "is_dir"), _file(os.path.isdir, "isdir")),
     (("failed", "failure"), failed),
-    (("file", "is_file"), _file(os.path.isfile)),
-    (("link", "is_link"), _file(os.path.islink)),
+    (("file", "is_file"), _file(os.path.isfile, "isreg")),
+    (("link", "is_link"), _file(os.path.islink, "islnk")),
     (("mount", "is_mount"), _file(os.path.ismount)),
     (("nan", "isnan"), is_nan),
     (("same_file", "is_same_file"), same_file),

@@ -121,6 +121,12 @@ class Reader:
             )
         return (self.text(spot, value),) if self._is_text(spot, value) else ()
 
+    def alternatives(self, spot: Spot, value: Any) -> tuple[tuple[str, ...], ...]:
+        """A text or a list of texts, each of which may itself be a list to choose from."""
+        if not isinstance(value, list):
+            return tuple((text,) for text in self.texts(spot, value))
+        return tuple(found for at, item in enumerate(value) if (found := self.texts(spot.at(at), item)))
+
     def _is_text(self, spot: Spot, value: Any) -> bool:
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             return True

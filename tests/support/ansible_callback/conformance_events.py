@@ -34,7 +34,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
             "result",
             host=result._host.get_name(),
             task=result._task._uuid,
-            name=result._task_fields.get("name") or result._task.get_name().strip(),
+            name=result._task_fields.get("name") or result._task.action,  # without the role before it
             module=result._task.action,
             status="changed" if status == "ok" and values.get("changed") else status,
             item=None if label is None else str(label),
