@@ -11,8 +11,6 @@ from tests.support.both_ways import FIELDS, Batch, BothWays, described, differin
 
 # What differs on purpose: case → the fields of the outcome that differ, and why. `docs/language.md` shows the reasons.
 DIFFERENCES = table("differences.yml")
-# What another part still has to bring: case → which. A case that passes must leave this table.
-NOT_YET = table("not_yet.yml")
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +28,11 @@ def _case_of(item: pytest.Item) -> str:
     return str(call.params.get("name", "")) if item.path == Path(__file__) and call is not None else ""
 
 
-@pytest.mark.parametrize("name", [name for name in all_cases() if name not in NOT_YET])
+@pytest.mark.parametrize("name", list(all_cases()))
 def test_like_ansible(batch: Batch, name: str) -> None:
     theirs, ours = batch.outcome(name)
     found = differing(ours, theirs)
     assert found == DIFFERENCES.get(name, {}).get("differs", []), described(ours, theirs, found or FIELDS)
-
-
-@pytest.mark.parametrize("name", [name for name in all_cases() if name in NOT_YET])
-def test_not_yet_like_ansible(batch: Batch, name: str) -> None:
-    theirs, ours = batch.outcome(name)
-    assert differing(ours, theirs) != DIFFERENCES.get(name, {}).get("differs", []), "take this case out of not_yet.yml"
 
 
 def test_every_case_says_what_it_is_about() -> None:
@@ -49,7 +41,7 @@ def test_every_case_says_what_it_is_about() -> None:
 
 
 def test_tables_name_cases_and_fields_and_reasons() -> None:
-    assert sorted({*DIFFERENCES, *NOT_YET} - {*all_cases()}) == []
+    assert sorted({*DIFFERENCES} - {*all_cases()}) == []
     for name, row in DIFFERENCES.items():
         assert set(row) == {"differs", "of", "reason"}, name
         assert row["differs"], name
