@@ -13,6 +13,7 @@ from crossgrade.errors import TaskError
 from crossgrade.modules import copy, stat
 from crossgrade.modules.contract import Change, Unchanged
 from crossgrade.modules.git import MODULE, choose
+from crossgrade.playbook.markers import Unknown
 
 
 @pytest.fixture
@@ -167,7 +168,8 @@ def test_a_second_task_of_a_plan_knows_what_the_first_leaves(tmp_path: Path, hos
     assert isinstance(moved, Change)
     assert moved.values["before"] == git(up, "rev-parse", "main")
     told = plan_module(stat.MODULE, {"path": arguments["dest"]}, planning)
-    assert told.values["stat"] == {"exists": True, "isdir": True, "path": arguments["dest"]}
+    known = {name: value for name, value in told.values["stat"].items() if not isinstance(value, Unknown)}
+    assert known == {"exists": True, "isdir": True, "path": arguments["dest"]}
 
 
 def test_no_file_of_a_clone_that_will_move_is_known(tmp_path: Path, host: ModuleHost, up: Path) -> None:
