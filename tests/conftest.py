@@ -22,6 +22,21 @@ ALONE = {
 }
 
 
+# Files that run ansible-playbook for a minute and more. In each run test_playbooks.py, test_random_playbooks.py,
+# test_expressions.py and others hold the language to Ansible's; run these before you land what they are about.
+SLOW = {
+    "test_asking_and_waiting.py",
+    "test_executor.py",
+    "test_fetching.py",
+    "test_filters_and_lookups.py",
+    "test_includes.py",
+    "test_magic_variables.py",
+    "test_placing_files.py",
+    "test_system_modules_alike.py",
+    "test_words.py",
+}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The workers of pytest-xdist take the files as they are collected: the long ones first, and unit tests at the end.
 
@@ -34,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in ALONE:
             item.add_marker("alone")
+        if item.path.name in SLOW:
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True, scope="session")
