@@ -176,7 +176,8 @@ class Walk:
             raise
         except BaseException as error:
             self.leaving = self.leaving or not isinstance(error, HostFailed)
-            yield from self.steps(block.always, 2)
+            with suppress(HostEnded):  # an end that `always` makes does not unmake the failure
+                yield from self.steps(block.always, 2)
             raise
         yield from self.steps(block.always, 2)
         if block.role is not None:
