@@ -14,17 +14,15 @@ import json
 import os
 import shutil
 import stat
-import subprocess
-import sys
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.warm_python import write_client
+from tests.support.commands import Answer
+from tests.support.two_programs import Asked, WarmPrograms
 
 HERE = Path(__file__).parent
 SECONDS = 120.0  # for one playbook on one side
@@ -189,87 +187,24 @@ def tree_of(folder: Path) -> dict[str, str]:
 # ---- running
 
 
-class _Server:
-    """One `forking_server.py`, with the requests that wait for its answers."""
-
-    def __init__(self, which: str, folder: Path, environment: Mapping[str, str]) -> None:
-        self._waiting: dict[int, Future[int | None]] = {}
-        self._lock = threading.Lock()
-        self._errors = (folder / f"{which}.err").open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "forking_server.py"), which],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=dict(environment),
-            cwd=folder,
-            text=True,
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            answer = json.loads(line)
-            self._waiting.pop(answer["id"]).set_result(answer["code"])
-        for waiting in list(self._waiting.values()):
-            waiting.set_exception(RuntimeError(f"the server has ended: {Path(self._errors.name).read_text()[-2000:]}"))
-
-    def ask(self, argv: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path) -> Future[int | None]:
-        assert self._process.stdin is not None
-        answer: Future[int | None] = Future()
-        with self._lock:
-            number = id(answer)
-            self._waiting[number] = answer
-            request = {"id": number, "argv": list(argv), "cwd": str(cwd), "environment": dict(environment)}
-            request |= {"output": str(output), "timeout": SECONDS}
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        self._process.stdout.close()
-        self._errors.close()
-
-
 class BothWays:
-    """The two programs, warm, and folders for their runs. `source` is crossgrade's where it is not installed."""
+    """The two programs, warm, and folders for their runs."""
 
-    def __init__(self, folder: Path, source: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("home", "ansible", "runs"):
+        for name in ("home", "ansible", "runs", "programs"):
             (folder / name).mkdir()
-        listens_at = folder / "python.socket"
-        self._python = subprocess.Popen(
-            [sys.executable, str(HERE / "warm_python.py"), str(listens_at)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-        self._environment = {
-            **kept,
-            "HOME": str(folder / "home"),
-            "CONFORMANCE": "from the environment",
-            "NO_COLOR": "1",
-        }
-        self._settings = self._ansible_settings(listens_at)
-        self._theirs = _Server("ansible", folder, {**self._environment, **self._settings})
-        path = {"PYTHONPATH": str(source)} if source else {}
-        self._ours = _Server("crossgrade", folder, {**self._environment, **path})
-        assert self._python.stdout is not None
-        self._python.stdout.readline()  # it listens
+        own = {"HOME": str(folder / "home"), "CONFORMANCE": "from the environment", "NO_COLOR": "1"}
+        self._environment = {**kept, **own}
+        self._programs = WarmPrograms(folder / "programs", {**own, **self._ansible_settings()}, SECONDS)
 
-    def _ansible_settings(self, listens_at: Path) -> dict[str, str]:
+    def _ansible_settings(self) -> dict[str, str]:
         return {
             "ANSIBLE_HOME": str(self.folder / "ansible"),
             "ANSIBLE_LOCAL_TEMP": str(self.folder / "ansible" / "tmp"),
             "ANSIBLE_REMOTE_TEMP": str(self.folder / "ansible" / "remote"),
-            "ANSIBLE_PIPELINING": "1",
-            "ANSIBLE_PYTHON_INTERPRETER": str(write_client(self.folder / "python", listens_at)),
+            "ANSIBLE_PYTHON_INTERPRETER": str(self.folder / "programs" / "python"),
             "ANSIBLE_STDOUT_CALLBACK": "conformance_events",
             "ANSIBLE_CALLBACK_PLUGINS": str(HERE / "ansible_callback"),
             "ANSIBLE_LOCALHOST_WARNING": "0",
@@ -279,48 +214,38 @@ class BothWays:
         }
 
     def __enter__(self) -> BothWays:
+        self._programs.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._theirs.close()
-        self._ours.close()
-        assert self._python.stdin is not None
-        assert self._python.stdout is not None
-        self._python.stdin.close()
-        self._python.wait(30)
-        self._python.stdout.close()
+        self._programs.__exit__(kind, error, trace)
 
     def run(self, case: Case) -> tuple[Outcome, Outcome]:
         """Run a case by both at once. Returns Ansible's outcome, then crossgrade's."""
         base = self.folder / "runs" / case.name
         local = () if "-i" in case.options else ("-i", "localhost,")
-        started = []
-        for side, server in (("ansible", self._theirs), ("crossgrade", self._ours)):
-            folder = self._lay_out(base / side, case)
-            environment = {**self._environment, "PATH": f"{folder.parent / 'bin'}:{os.environ['PATH']}"}
-            if side == "ansible":
-                environment |= self._settings  # some are read when the program is imported, others when they are needed
-            shared = ("-e", f"out={folder / 'out'}", *case.options)
-            if side == "ansible":
-                argv: tuple[str, ...] = (*local, "-c", "local", *shared, "play.yml")
-            else:
-                argv = (
-                    "upgrade",
-                    "--playbook",
-                    "play.yml",
-                    "--root",
-                    str(base / side / "root"),
-                    "-y",
-                    "--json",
-                    *shared,
-                )
-            output = base / side / "output"
-            started.append((folder, output, server.ask(argv, folder, environment, output)))
+        folders = [self._lay_out(base / side, case) for side in ("ansible", "crossgrade")]
+        theirs, ours = (
+            Asked(
+                [*words, "-e", f"out={folder / 'out'}", *case.options],
+                folder,
+                {**self._environment, "PATH": f"{folder.parent / 'bin'}:{os.environ['PATH']}"},
+            )
+            for folder, words in zip(
+                folders,
+                (
+                    ("play.yml", *local, "-c", "local"),
+                    ("upgrade", "--playbook", "play.yml", "--root", str(base / "crossgrade" / "root"), "-y", "--json"),
+                ),
+                strict=True,
+            )
+        )
+        answers = self._programs.both(theirs, ours)
         found = [
-            self._outcome(folder, output, answer.result(), reader)
-            for (folder, output, answer), reader in zip(started, (read_ansible, read_crossgrade), strict=True)
+            self._outcome(folder, answer, reader)
+            for folder, answer, reader in zip(folders, answers, (read_ansible, read_crossgrade), strict=True)
         ]
         shutil.rmtree(base, ignore_errors=True)
         return found[0], found[1]
@@ -340,16 +265,15 @@ class BothWays:
                 path.chmod(0o755)
         return folder
 
-    def _outcome(self, folder: Path, output: Path, code: int | None, reader: Any) -> Outcome:
-        def text_of(path: Path) -> str:
-            text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    def _outcome(self, folder: Path, answer: Answer, reader: Any) -> Outcome:
+        def neutral(text: str) -> str:
             return text.replace(str(folder), "WORK").replace(str(folder.parent), "SIDE")
 
-        errors = Path(f"{output}.err")
-        found: Outcome = reader(text_of(output), text_of(errors), code)
-        log = text_of(folder.parent / "log").splitlines()
+        found: Outcome = reader(neutral(answer.stdout), neutral(answer.stderr), answer.code)
+        log = folder.parent / "log"
+        said = neutral(log.read_text(encoding="utf-8", errors="replace")).splitlines() if log.exists() else []
         tree = {name: text.replace(str(folder), "WORK") for name, text in tree_of(folder / "out").items()}
-        return Outcome(code, found.recap, found.steps, found.said, log, tree, found.begun, found.output)
+        return Outcome(answer.code, found.recap, found.steps, found.said, said, tree, found.begun, found.output)
 
 
 class Batch:

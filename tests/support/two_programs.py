@@ -71,8 +71,9 @@ class OwnProcesses:
 class _Server:
     """One `forking_server.py`, with the questions that wait for its answers."""
 
-    def __init__(self, which: str, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, which: str, folder: Path, environment: Mapping[str, str], seconds: float) -> None:
         self._folder = folder
+        self._seconds = seconds
         self._count = 0
         self._waiting: dict[int, Future[int | None]] = {}
         self._lock = threading.Lock()
@@ -104,7 +105,7 @@ class _Server:
             self._waiting[self._count] = answer
             output = self._folder / f"{self._which}-{self._count}"
             request = {"id": self._count, "argv": asked.argv, "cwd": str(asked.cwd), "environment": asked.environment}
-            request |= {"output": str(output), "timeout": SECONDS}
+            request |= {"output": str(output), "timeout": self._seconds}
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         return output, answer
@@ -118,9 +119,13 @@ class _Server:
 
 
 class WarmPrograms:
-    """Both programs, warm, inside `with`. `environment`: settings that ansible-core reads while it is imported."""
+    """Both programs, warm, inside `with`. `environment`: settings that ansible-core reads while it is imported.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    A command line may take `seconds`.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], seconds: float = SECONDS) -> None:
+        self._seconds = seconds
         self._folder = folder
         self._listens_at = folder / "python.socket"
         self.python = folder / "python"
@@ -136,10 +141,11 @@ class WarmPrograms:
         )
         write_client(self.python, self._listens_at)
         self._stack.callback(_end, python)
-        environment = {**os.environ, **self._environment}
-        self._theirs = _Server("ansible", self._folder, environment)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+        environment = {**kept, **self._environment}
+        self._theirs = _Server("ansible", self._folder, environment, self._seconds)
         self._stack.callback(self._theirs.close)
-        self._ours = _Server("crossgrade", self._folder, environment)
+        self._ours = _Server("crossgrade", self._folder, environment, self._seconds)
         self._stack.callback(self._ours.close)
         assert python.stdout is not None
         python.stdout.readline()  # it listens
@@ -153,13 +159,14 @@ class WarmPrograms:
     def both(self, theirs: Asked, ours: Asked) -> tuple[Answer, Answer]:
         theirs.environment |= self._environment
         waiting = [self._theirs.ask(theirs), self._ours.ask(ours)]
-        first, second = (_answer(output, code.result()) for output, code in waiting)
+        first, second = (_answer(output, code.result(), self._seconds) for output, code in waiting)
         return first, second
 
 
-def _answer(output: Path, code: int | None) -> Answer:
-    assert code is not None, f"not at an end within {SECONDS:g} s: {output.read_text()}"
-    return Answer(code, output.read_text(), Path(f"{output}.err").read_text())
+def _answer(output: Path, code: int | None, seconds: float) -> Answer:
+    said, errors = (Path(f"{output}{end}").read_text(encoding="utf-8", errors="replace") for end in ("", ".err"))
+    assert code is not None, f"not at an end within {seconds:g} s: {said}"
+    return Answer(code, said, errors)
 
 
 def _end(python: subprocess.Popen[bytes]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossgrade.engine.results import TaskResult, combine_loop
+from crossgrade.engine.results import TaskResult, combine_loop, may_change
 from crossgrade.engine.surroundings import role_variables
 from crossgrade.engine.turns import Turns
 from crossgrade.errors import CrossgradeError, PlaybookError
@@ -121,7 +121,7 @@ class Including:
             return self._not_known(f"{what} is made by an earlier task", what)
         seconds = time.monotonic() - began
         if uncertain:
-            result = TaskResult("may change", summary=f"depends on {uncertain}", known=False, seconds=seconds)
+            result = replace(may_change(uncertain), seconds=seconds)
             return Target(result, None, included)
         given: dict[str, Any] = {"include": arguments.get("file") or arguments.get("name"), "include_args": {}}
         return Target(TaskResult("ok", message=f"included: {what}", values=given, seconds=seconds), None, included)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from crossgrade.engine.results import TaskResult
+from crossgrade.engine.results import TaskResult, may_change
 from crossgrade.engine.turns import HostEnded, Turns
 from crossgrade.errors import CrossgradeError
 from crossgrade.playbook.model import Task
@@ -66,7 +66,7 @@ class Telling:
                 task,
                 self.name,
                 templar,
-                TaskResult("may change", summary=f"depends on {unknown.origin}", known=False),
+                may_change(unknown.origin),
             )
             return False
         except CrossgradeError as error:

@@ -105,6 +105,11 @@ def result_event(
     }
 
 
+def may_change(origin: str) -> TaskResult:
+    """The result, in a plan, of a task that depends on what only the run knows; `origin` says where that comes from."""
+    return TaskResult("may change", summary=f"depends on {origin}", known=False)
+
+
 def foretold(task: Task, result: TaskResult, *, may_fail: bool) -> dict[str, Any]:
     """What a plan knows all the same of a result that only the run gives.
 

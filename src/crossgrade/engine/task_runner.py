@@ -14,7 +14,7 @@ from typing import Any
 
 from crossgrade.engine.context import JournaledContext
 from crossgrade.engine.journal import Journal
-from crossgrade.engine.results import Status, TaskResult
+from crossgrade.engine.results import Status, TaskResult, may_change
 from crossgrade.engine.view import Machine, TaskView
 from crossgrade.errors import CrossgradeError
 from crossgrade.modules import load_module
@@ -66,11 +66,11 @@ class TaskRunner:
         try:
             raw = self._expanded(task, templar)
         except DependsOnUnknown as unknown:
-            return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
+            return may_change(unknown.origin)
         try:
             result = self._run(task, raw, name, templar, environment, in_check_mode, hidden, become, printed)
         except DependsOnUnknown as unknown:
-            result = TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
+            result = may_change(unknown.origin)
         except TemplateError:
             raise
         except CrossgradeError as error:

@@ -21,7 +21,7 @@ from crossgrade.engine.looping import item_variables, loop_list
 from crossgrade.engine.memory import HostMemory
 from crossgrade.engine.meta import Telling, does_for_all
 from crossgrade.engine.plan import Action, Foreseen, PlannedTask
-from crossgrade.engine.results import TaskResult, combine_loop, foretold, not_run, result_event
+from crossgrade.engine.results import TaskResult, combine_loop, foretold, may_change, not_run, result_event
 from crossgrade.engine.retrying import attempts
 from crossgrade.engine.surroundings import facts_set_by, names_that_are_set, scope_of
 from crossgrade.engine.task_runner import TaskRunner
@@ -356,7 +356,7 @@ class Walk:
                 announce=announce,
             )
         except DependsOnUnknown as unknown:
-            return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
+            return may_change(unknown.origin)
         except ValueError as error:
             return TaskResult("failed", message=f"retries and delay must be numbers: {error}", failed=True)
         except CrossgradeError as error:
@@ -380,7 +380,7 @@ class Walk:
             become = self.company.becoming.prefix(task, templar)
             seconds = seconds_of(task, templar)
         except DependsOnUnknown as unknown:
-            return TaskResult("may change", summary=f"depends on {unknown.origin}", known=False)
+            return may_change(unknown.origin)
         except CrossgradeError as error:
             return TaskResult("failed", message=str(error), failed=True)
         try:
